@@ -1,0 +1,13 @@
+# Libraries from outside the tree, each as an imported target. README.md says why each is taken.
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+pkg_check_modules(libuv REQUIRED IMPORTED_TARGET libuv)
+pkg_check_modules(protobuf_c REQUIRED IMPORTED_TARGET libprotobuf-c)
+pkg_check_modules(inih REQUIRED IMPORTED_TARGET inih)
+find_program(PROTOC_C protoc-c REQUIRED)
+if(MLAD_CPU_BACKEND)
+  pkg_check_modules(openblas REQUIRED IMPORTED_TARGET openblas)
+endif()
+if(MLAD_BUILD_TESTS)
+  pkg_check_modules(check REQUIRED IMPORTED_TARGET check)
+endif()

@@ -1,0 +1,50 @@
+# Settings that every target of the tree shares, and the functions that declare targets.
+#
+#   mlad_library(NAME SOURCES ... [DEPENDS ...])     one static library per folder; its include root is the source root
+#   mlad_program(NAME SOURCES ... [DEPENDS ...])     a program
+#   mlad_test(NAME SOURCES ... [DEPENDS ...] [LABELS ...] [TIMEOUT seconds])
+#       one Check program and one CTest test; each source registers its suites with MLA_SUITE() (tests/support/check_main.h)
+
+set(CMAKE_C_STANDARD 17)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS OFF)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+add_library(mlad_flags INTERFACE)
+target_compile_definitions(mlad_flags INTERFACE _GNU_SOURCE)
+target_compile_options(mlad_flags INTERFACE
+  -Wall -Wextra -Werror -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith
+  -Wwrite-strings -Wformat=2 -Wimplicit-fallthrough -fno-common -fstack-protector-strong)
+target_include_directories(mlad_flags INTERFACE "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}")
+if(MLAD_SANITIZE)
+  list(JOIN MLAD_SANITIZE "," mlad_sanitizers)
+  target_compile_options(mlad_flags INTERFACE -fsanitize=${mlad_sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(mlad_flags INTERFACE -fsanitize=${mlad_sanitizers})
+else()
+  target_compile_options(mlad_flags INTERFACE $<$<NOT:$<CONFIG:Debug>>:-D_FORTIFY_SOURCE=2>)
+  target_link_options(mlad_flags INTERFACE -Wl,-z,relro,-z,now,-z,noexecstack)
+endif()
+
+function(mlad_library NAME)
+  cmake_parse_arguments(A "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(${NAME} STATIC ${A_SOURCES})
+  target_link_libraries(${NAME} PUBLIC ${A_DEPENDS} PRIVATE mlad_flags)
+endfunction()
+
+function(mlad_program NAME)
+  cmake_parse_arguments(A "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_executable(${NAME} ${A_SOURCES})
+  target_link_libraries(${NAME} PRIVATE ${A_DEPENDS} mlad_flags)
+endfunction()
+
+function(mlad_test NAME)
+  cmake_parse_arguments(A "" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
+  if(NOT A_TIMEOUT)
+    set(A_TIMEOUT 120)
+  endif()
+  mlad_program(${NAME} SOURCES ${A_SOURCES} DEPENDS ${A_DEPENDS} mlad_check_main)
+  add_test(NAME ${NAME} COMMAND ${NAME})
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}" SKIP_RETURN_CODE 77)
+endfunction()
