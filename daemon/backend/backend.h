@@ -1,0 +1,156 @@
+/* What runs the work: a small table of functions, one per backend (cpu here; cuda beside it).
+ *
+ * Threads. Every function is called on the loop's thread, returns at once and never waits for the device. A backend has
+ * a device thread of its own which takes requests in the order of be_submit() and puts events into a ring; event_fd is
+ * readable while events wait. Requests execute in order: an UNMAP after a LAUNCH runs after that launch has ended, an
+ * UNWATCH ends its watch before anything submitted later runs.
+ *
+ * Ownership. A be_request and all it points to belong to the backend from be_submit() until its completion event
+ * (BE_DONE for all kinds but LAUNCH, BE_BATCH_DONE for that); WATCH has none and is ended by the UNWATCH that names it,
+ * or by its BE_READY.
+ */
+#ifndef MLA_DAEMON_BACKEND_H
+#define MLA_DAEMON_BACKEND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/plan/plan.h"
+#include "proto/enums.h"
+#include "proto/error.h"
+
+struct backend;
+
+/* Facts that do not change while a backend is open. */
+struct be_facts {
+    const char *name;      /* "cpu", "cuda" */
+    char gpu_uuid[64];     /* "CPU-<32 hex>" for the CPU backend, stable per machine */
+    char device_name[96];
+    const char *isolation; /* "host", "shared", "isolated" */
+    uint64_t features;     /* bits of enum mla_feature that the backend makes possible */
+    struct plan_device device;
+    struct plan_costs costs;
+    uint32_t tile_rows;
+    uint64_t workspace_bytes;
+};
+
+struct be_config {
+    uint32_t threads;         /* cpu: 0 = one per online CPU */
+    uint64_t workspace_bytes; /* partials of one batch; taken at open */
+};
+
+/* Registered memory. The caller fills the first part; the backend the second, when mapped. */
+struct be_region {
+    enum mla_region_kind kind;
+    enum mla_access access;
+    bool sync;       /* a page of words, mapped read-write for both sides */
+    uint64_t offset; /* into the file or block */
+    uint64_t size;
+    int fd;          /* MEMFD: the caller's, which may close it after BE_DONE */
+
+    uint64_t address; /* of the region's first byte, in the address space of items (abi.h) */
+    void *host;       /* sync pages, and all of the CPU backend: the mapping in this process */
+    void *impl;
+};
+
+/* Sets *word to value once the batch's outputs are visible. */
+struct be_done_word {
+    uint64_t *word; /* host mapping of a sync page */
+    uint64_t value;
+};
+
+/* One launch. Memory that items read (jobs, seqs, tables, plan arrays, status) comes from be_host_alloc(). */
+struct be_batch {
+    const struct plan *plan;
+    const struct mla_abi_job *jobs;
+    const struct mla_abi_seq *seqs;
+    uint32_t n_jobs;
+    uint32_t n_seqs;
+    const struct be_done_word *done; /* written in order after the reducer, before BE_BATCH_DONE */
+    uint32_t n_done;
+    /* out, valid with BE_BATCH_DONE */
+    uint64_t started_ns; /* clock_ns() */
+    uint64_t ended_ns;
+};
+
+enum be_op { BE_MAP = 1, BE_UNMAP, BE_WATCH, BE_UNWATCH, BE_ABORT, BE_LAUNCH };
+
+struct be_request {
+    enum be_op op;
+    void *user; /* untouched; comes back with the event */
+    union {
+        struct be_region *region; /* MAP, UNMAP */
+        struct {                  /* WATCH: BE_READY when *word - value >= 0 as int64; poll from the CPU */
+            const uint64_t *word;
+            uint64_t value;
+        } watch;
+        struct be_request *unwatch; /* UNWATCH: the WATCH to end; its BE_READY may be in the ring already */
+        struct {                    /* ABORT: status words first, then the done word */
+            uint64_t *word;
+            uint64_t value;
+            uint64_t user_status; /* address of n_seqs words, or 0 */
+            uint32_t n_seqs;
+            enum mla_status code;
+        } abort;
+        struct be_batch *batch; /* LAUNCH */
+    };
+};
+
+enum be_event_kind {
+    BE_DONE = 1,    /* request ended; error.code says how (MLA_OK: fine) */
+    BE_READY,       /* a WATCH's word came; aborted when it is an abort value */
+    BE_SUBMITTED,   /* a LAUNCH is on the device now */
+    BE_BATCH_DONE,  /* a LAUNCH has ended: nothing of it is read or written any more */
+    BE_FATAL        /* the device is lost: no event follows; every request is the caller's again */
+};
+
+struct be_event {
+    enum be_event_kind kind;
+    struct be_request *request; /* NULL for BE_FATAL */
+    bool aborted;               /* BE_READY */
+    struct mla_error error;     /* BE_DONE, BE_FATAL */
+};
+
+struct be_ops {
+    const char *name;
+    /* 0, or positive with *err filled (also the log's text when the daemon refuses to start). */
+    int (*open)(const struct be_config *config, struct backend **out, struct mla_error *err);
+    /* Ends the device thread. Nothing may be in flight but WATCHes, which end silently. */
+    void (*close)(struct backend *be);
+    const struct be_facts *(*facts)(const struct backend *be);
+    int (*event_fd)(const struct backend *be);
+    /* Takes up to cap events; returns how many. Clears the descriptor when none is left. */
+    size_t (*poll)(struct backend *be, struct be_event *out, size_t cap);
+    /* 0, or -EAGAIN while the request ring is full (it then was not taken). */
+    int (*submit)(struct backend *be, struct be_request *request);
+    /* Memory that the loop writes and items read; *address is what abi records name. NULL when there is none. 64-byte
+     * aligned, zeroed. */
+    void *(*host_alloc)(struct backend *be, size_t bytes, uint64_t *address);
+    void (*host_free)(struct backend *be, void *memory);
+    /* Grows while the device thread is alive, also when idle (at least once a second). */
+    uint64_t (*progress)(const struct backend *be);
+};
+
+/* Every backend of this build, NULL-terminated. */
+extern const struct be_ops *const be_all[];
+
+/* By name; NULL when this build has none of that name. */
+const struct be_ops *be_find(const char *name);
+
+/* Checked wrappers: assert the contract above (op known, fields set, region not mapped twice), then call the table. */
+struct be {
+    const struct be_ops *ops;
+    struct backend *impl;
+};
+int be_open(struct be *be, const struct be_ops *ops, const struct be_config *config, struct mla_error *err);
+void be_close(struct be *be);
+const struct be_facts *be_facts(const struct be *be);
+int be_event_fd(const struct be *be);
+size_t be_poll(struct be *be, struct be_event *out, size_t cap);
+int be_submit(struct be *be, struct be_request *request);
+void *be_host_alloc(struct be *be, size_t bytes, uint64_t *address);
+void be_host_free(struct be *be, void *memory);
+uint64_t be_progress(const struct be *be);
+
+#endif

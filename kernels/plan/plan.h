@@ -1,0 +1,124 @@
+/* Pure planning: shapes in, work items out. No allocation, clock, log or I/O; the same input gives the same plan on
+ * every machine (integer arithmetic, ties broken by index).
+ *
+ * Use: fill a plan_request, ask plan_bound() how large the arrays must be, hand them over in struct plan, plan_build().
+ */
+#ifndef MLA_KERNELS_PLAN_H
+#define MLA_KERNELS_PLAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/abi/abi.h"
+
+/* What the planner knows of a device. unit: the smallest group of CTAs that runs up to rows_per_unit rows of one item;
+ * an item of r rows takes ceil(r / rows_per_unit) units side by side. */
+struct plan_device {
+    uint32_t sms;
+    uint32_t ctas_per_unit;
+    uint32_t rows_per_unit;
+    uint32_t resident_units;      /* units that run at the same time */
+    uint32_t min_pages_per_split; /* no tile is cut into items that average fewer pages */
+};
+
+/* Cost model, nanoseconds. An item on its units: fill + pages * page + drain (+ partial when it is split). */
+struct plan_costs {
+    uint32_t launch_ns;        /* once per launch */
+    uint32_t fill_ns;          /* of an item, until its first page is through the pipeline */
+    uint32_t page_ns;          /* per page and unit, all units busy */
+    uint32_t drain_ns;         /* writing the output of an item */
+    uint32_t partial_ns;       /* more than drain_ns when a partial is written */
+    uint32_t reduce_launch_ns; /* once, when any tile is split */
+    uint32_t reduce_bytes_per_us; /* partials the reducer reads per microsecond, whole device */
+    uint32_t reduce_fixed_ns;
+};
+
+enum plan_policy {
+    PLAN_SEED = 1,     /* need >= resident units: unsplit; else min(floor(2 * units / need), ceil(pages / min_pages)) */
+    PLAN_BALANCED = 2, /* contexts cut so that all units finish together */
+    PLAN_AUTO = 3      /* the cheapest of these and of unsplit by the cost model */
+};
+
+struct plan_seq {
+    uint32_t q_len;
+    uint32_t kv_len; /* the bound kv_len_max */
+};
+
+struct plan_job {
+    uint32_t first_seq;
+    uint32_t n_seqs;
+    uint32_t mask;        /* MLA_ABI_MASK_*; VISIBLE is planned as NONE */
+    bool batch_invariant; /* splits follow from this job's shape and the device alone */
+};
+
+struct plan_request {
+    struct plan_device device;
+    struct plan_costs costs;
+    enum plan_policy policy;
+    uint32_t tile_rows; /* 64, 128 or 256 */
+    uint32_t heads;     /* 1..128, of all jobs */
+    uint32_t splits;    /* 0: the policy's choice; else every tile is cut into min(splits, its pages) items */
+    uint64_t workspace_bytes_max;
+    const struct plan_job *jobs; /* in order, covering all sequences */
+    const struct plan_seq *seqs;
+    uint32_t n_jobs;
+    uint32_t n_seqs;
+};
+
+struct plan_capacity {
+    uint32_t tiles;
+    uint32_t items;
+    uint32_t reduces;
+    size_t scratch_bytes; /* working memory of plan_build, 8-byte aligned */
+};
+
+/* Arrays are the caller's, as is their life time. Items are in start order: whichever unit is free takes the next. */
+struct plan {
+    struct mla_abi_tile *tiles;
+    struct mla_abi_item *items;
+    struct mla_abi_reduce *reduces;
+    void *scratch;
+    struct plan_capacity capacity;
+
+    uint32_t n_tiles;
+    uint32_t n_items;
+    uint32_t n_reduces;
+    uint32_t max_splits;      /* largest n_items of a tile */
+    uint32_t item_units;      /* units of all items together */
+    uint32_t waves;           /* ceil(item_units / resident_units) */
+    uint32_t partial_rows;    /* rows of the workspace */
+    uint64_t workspace_bytes; /* partial_rows * MLA_ABI_PARTIAL_ROW_BYTES */
+    uint64_t useful_rows;     /* q_len * heads summed */
+    uint64_t row_slots;       /* rows that the units of one pass over all tiles could hold */
+    uint64_t predicted_ns;    /* by the cost model; a model, not a measurement */
+    enum plan_policy chosen;  /* by AUTO */
+};
+
+/* Upper bounds for any policy on this request. 0, or -EINVAL as plan_build, -EOVERFLOW past 32-bit counts. */
+int plan_bound(const struct plan_request *request, struct plan_capacity *capacity);
+
+/* Fills plan. 0; -EINVAL for a request that makes no sense (heads, tile_rows, jobs that do not cover the sequences, a
+ * device without units); -ENOSPC when an array is too small. A plan whose partials do not fit workspace_bytes_max is cut
+ * less, in the end not at all; this never fails, since unsplit tiles need no workspace. With request->splits forced it is
+ * -ENOSPC instead. */
+int plan_build(const struct plan_request *request, struct plan *plan);
+
+/* Proves a plan: every visible (row, page) pair of the request covered exactly once, no empty item but the single one of
+ * a tile without pages, partials disjoint and inside the workspace, reduces exactly for split tiles, limits kept. 0, or
+ * -EINVAL with one sentence in why (may be NULL). Needs no memory. */
+int plan_check(const struct plan_request *request, const struct plan *plan, char *why, size_t why_bytes);
+
+/* Nanoseconds that the cost model predicts for a plan's items in their order on the request's device. */
+uint64_t plan_predict_ns(const struct plan_request *request, const struct plan *plan);
+
+/* Stable text form of a plan, for golden tests and people. Returns the length it needs (as snprintf). */
+size_t plan_dump(const struct plan_request *request, const struct plan *plan, char *out, size_t out_bytes);
+
+/* Pages that row's token may see at most: the mask's bound at kv_len_max, rounded up to pages. */
+uint32_t plan_visible_pages(uint32_t mask, uint32_t q_len, uint32_t kv_len, uint32_t token);
+
+/* Device facts and fitted costs by name: "h200" (units of 2 x 128), "reference" (4 x 256, 132 SMs). 0 or -ENOENT. */
+int plan_device_preset(const char *name, struct plan_device *device, struct plan_costs *costs);
+
+#endif
