@@ -4,11 +4,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <threads.h>
 #include <unistd.h>
 
 #include "daemon/util/clock.h"
@@ -194,22 +194,22 @@ END_TEST
 #define N_THREADS 4
 #define N_LINES   100
 
-static int thread_logs(void *arg)
+static void *thread_logs(void *arg)
 {
     for (int i = 0; i < N_LINES; i++)
         mla_log(MLA_LOG_INFO, "threads", "who=%d text=%s i=%d", *(int *)arg, "some words", i);
-    return 0;
+    return NULL;
 }
 
 START_TEST(lines_of_threads_stay_whole)
 {
     mla_log_set_rate(N_THREADS * N_LINES / 2, MLA_NS_PER_S * 3600);
-    thrd_t threads[N_THREADS];
+    pthread_t threads[N_THREADS];
     int who[N_THREADS] = {0, 1, 2, 3};
     for (int i = 0; i < N_THREADS; i++)
-        ck_assert_int_eq(thrd_create(&threads[i], thread_logs, &who[i]), thrd_success);
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, thread_logs, &who[i]), 0);
     for (int i = 0; i < N_THREADS; i++)
-        thrd_join(threads[i], NULL);
+        pthread_join(threads[i], NULL);
     const char *out = output();
     /* Lines counted while another thread opens the window are counted to no window. */
     int n = count_lines(out);

@@ -2,9 +2,9 @@
 #include "tests/support/check_main.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
-#include <threads.h>
 
 START_TEST(init_checks_its_arguments)
 {
@@ -86,7 +86,7 @@ static struct mla_ring shared_ring;
 static struct message shared_storage[CAPACITY];
 static uint64_t beside[N_MESSAGES];
 
-static int pushes(void *arg)
+static void *pushes(void *arg)
 {
     (void)arg;
     for (uint64_t i = 0; i < N_MESSAGES; i++) {
@@ -95,14 +95,14 @@ static int pushes(void *arg)
         while (!mla_ring_push(&shared_ring, &m))
             sched_yield();
     }
-    return 0;
+    return NULL;
 }
 
 START_TEST(two_threads)
 {
-    thrd_t pusher;
+    pthread_t pusher;
     ck_assert_int_eq(mla_ring_init(&shared_ring, shared_storage, sizeof(struct message), CAPACITY), 0);
-    ck_assert_int_eq(thrd_create(&pusher, pushes, NULL), thrd_success);
+    ck_assert_int_eq(pthread_create(&pusher, NULL, pushes, NULL), 0);
     uint64_t wrong = 0;
     for (uint64_t i = 0; i < N_MESSAGES; i++) {
         struct message m;
@@ -110,7 +110,7 @@ START_TEST(two_threads)
             sched_yield();
         wrong += m.i != i || m.twice != 2 * i || *m.beside != i + 5;
     }
-    thrd_join(pusher, NULL);
+    pthread_join(pusher, NULL);
     ck_assert_uint_eq(wrong, 0);
     struct message m;
     ck_assert(!mla_ring_pop(&shared_ring, &m));
