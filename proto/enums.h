@@ -32,16 +32,16 @@ enum mla_status_what { MLA_STATUS_DAEMON = 1, MLA_STATUS_CLIENTS = 2, MLA_STATUS
 
 /* Bits of HELLO's features. */
 enum mla_feature {
-    MLA_FEATURE_DECODE = 1 << 0,        /* DECODE, table sets, CANCEL */
-    MLA_FEATURE_MEMFD = 1 << 1,         /* regions of kind MEMFD */
-    MLA_FEATURE_CUDA_IPC = 1 << 2,      /* regions of kind CUDA_IPC */
-    MLA_FEATURE_CUDA_VMM = 1 << 3,      /* regions of kind CUDA_VMM */
-    MLA_FEATURE_SYNC = 1 << 4,          /* sync pages, ready and done words */
-    MLA_FEATURE_SUSPEND = 1 << 5,       /* SUSPEND and RESUME */
-    MLA_FEATURE_STEP = 1 << 6,          /* TEMPLATE_OPEN, STEP, TEMPLATE_CLOSE */
-    MLA_FEATURE_PUBLISH = 1 << 7,       /* PUBLISH_CACHE, ATTACH_CACHE */
-    MLA_FEATURE_EVICT = 1 << 8,         /* EVICT */
-    MLA_FEATURE_RELOAD = 1 << 9         /* RELOAD */
+    MLA_FEATURE_DECODE = 1 << 0,   /* DECODE, table sets, CANCEL */
+    MLA_FEATURE_MEMFD = 1 << 1,    /* regions of kind MEMFD */
+    MLA_FEATURE_CUDA_IPC = 1 << 2, /* regions of kind CUDA_IPC */
+    MLA_FEATURE_CUDA_VMM = 1 << 3, /* regions of kind CUDA_VMM */
+    MLA_FEATURE_SYNC = 1 << 4,     /* sync pages, ready and done words */
+    MLA_FEATURE_SUSPEND = 1 << 5,  /* SUSPEND and RESUME */
+    MLA_FEATURE_STEP = 1 << 6,     /* TEMPLATE_OPEN, STEP, TEMPLATE_CLOSE */
+    MLA_FEATURE_PUBLISH = 1 << 7,  /* PUBLISH_CACHE, ATTACH_CACHE */
+    MLA_FEATURE_EVICT = 1 << 8,    /* EVICT */
+    MLA_FEATURE_RELOAD = 1 << 9    /* RELOAD */
 };
 
 #endif

@@ -4,25 +4,25 @@
 #define MLA_PROTO_LIMITS_H
 
 /* Frames. */
-#define MLA_CAP_CONTROL_BYTES (4u << 10)  /* body of a control request */
-#define MLA_CAP_TABLE_BYTES   (8u << 20)  /* body of PUT_TABLE_SET, DECODE and TEMPLATE_OPEN */
-#define MLA_CAP_REPLY_BYTES   (8u << 20)  /* body of any reply or notice */
+#define MLA_CAP_CONTROL_BYTES (4u << 10) /* body of a control request */
+#define MLA_CAP_TABLE_BYTES   (8u << 20) /* body of PUT_TABLE_SET, DECODE and TEMPLATE_OPEN */
+#define MLA_CAP_REPLY_BYTES   (8u << 20) /* body of any reply or notice */
 #define MLA_MAX_FDS_PER_FRAME 16u
-#define MLA_MAX_FDS_PENDING   64u         /* received, not yet claimed by a frame */
+#define MLA_MAX_FDS_PENDING   64u /* received, not yet claimed by a frame */
 
 /* Fields. */
-#define MLA_MAX_NAME_BYTES  64u /* cache and client names, without the terminating zero */
-#define MLA_MAX_TEXT_BYTES  256u
-#define MLA_MAX_GIDS        16u
+#define MLA_MAX_NAME_BYTES   64u /* cache and client names, without the terminating zero */
+#define MLA_MAX_TEXT_BYTES   256u
+#define MLA_MAX_GIDS         16u
 #define MLA_MAX_REGION_PARTS 4096u /* VMM allocations that make one region */
 
 /* Shapes. */
-#define MLA_HEADS_MAX          128u
-#define MLA_Q_LEN_MAX          4096u
-#define MLA_KV_LEN_MAX         (1u << 24) /* tokens of one sequence */
-#define MLA_SEQS_PER_JOB_MAX   65536u
-#define MLA_ROWS_PER_JOB_MAX   (1u << 26) /* q_len * heads summed over the job */
-#define MLA_PLANES_MAX         512u
+#define MLA_HEADS_MAX            128u
+#define MLA_Q_LEN_MAX            4096u
+#define MLA_KV_LEN_MAX           (1u << 24) /* tokens of one sequence */
+#define MLA_SEQS_PER_JOB_MAX     65536u
+#define MLA_ROWS_PER_JOB_MAX     (1u << 26) /* q_len * heads summed over the job */
+#define MLA_PLANES_MAX           512u
 #define MLA_TOKENS_PER_ENTRY_MAX 4096u
 
 /* Bytes and alignment of the one cache layout, E4M3_576. */

@@ -7,6 +7,7 @@
  *   200..299 the job ended without a usable result, or late
  *   300..399 the connection or the daemon is at fault
  *   400..499 faults of single sequences inside a job that otherwise succeeded
+ *   500..599 of the client library only, never on the wire
  */
 #ifndef MLA_PROTO_STATUS_H
 #define MLA_PROTO_STATUS_H
@@ -53,7 +54,9 @@
     X(PARTIAL, 400, "some sequences faulted; the reply lists them, all others are complete")                           \
     X(PAGE_OUT_OF_RANGE, 401, "a needed page id is outside the cache (index: the smallest bad table entry)")           \
     X(KV_LEN_OUT_OF_RANGE, 402, "the device-resident kv_len is above its host bound or negative")                      \
-    X(VISIBLE_OUT_OF_RANGE, 403, "a visible count is above kv_len or negative (index: the query token)")
+    X(VISIBLE_OUT_OF_RANGE, 403, "a visible count is above kv_len or negative (index: the query token)")               \
+    X(PENDING, 500, "the time given to the call is over; the request is still in flight (client side only)")           \
+    X(SYSTEM_ERROR, 501, "a call to the operating system failed (value: errno; client side only)")
 
 enum mla_status {
 #define MLA_STATUS_ENUM(name, number, text) MLA_##name = (number),

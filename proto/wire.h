@@ -78,10 +78,12 @@ struct mla_frame_header {
 /* Writes the 24 bytes of h. */
 void mla_wire_pack(const struct mla_frame_header *h, uint8_t out[MLA_WIRE_HEADER_BYTES]);
 
-/* Reads 24 bytes. 0, or -EPROTO when the magic is wrong (the only thing that can be wrong without knowing the major). */
+/* Reads 24 bytes. 0, or -EPROTO when the magic is wrong (the only thing that can be wrong without knowing the major).
+ */
 int mla_wire_unpack(const uint8_t in[MLA_WIRE_HEADER_BYTES], struct mla_frame_header *h);
 
-/* Largest body that a frame of this type may announce (limits.h); 0 for a type that is not known, in either direction. */
+/* Largest body that a frame of this type may announce (limits.h); 0 for a type that is not known, in either direction.
+ */
 uint32_t mla_wire_body_cap(uint16_t type);
 
 /* Name of a type for logs and errors ("DECODE", "DECODE reply", "unknown"); static storage. */
