@@ -15,11 +15,15 @@ struct mla_ring {
     size_t record_bytes;
     size_t mask;
     /* Positions count records for ever and wrap with size_t. Each side has its own line, with its last sight of the
-     * other side's position, so that a push or pop touches the other side's line only when it seems full or empty. */
-    _Alignas(MLA_CACHE_LINE_BYTES) _Atomic size_t head; /* next to pop */
+     * other side's position, so that a push or pop touches the other side's line only when it seems full or empty.
+     * Padding and not alignment keeps the lines apart, so that rings may lie in memory from malloc. */
+    unsigned char apart_head[MLA_CACHE_LINE_BYTES];
+    _Atomic size_t head; /* next to pop */
     size_t seen_tail;
-    _Alignas(MLA_CACHE_LINE_BYTES) _Atomic size_t tail; /* next to push */
+    unsigned char apart_tail[MLA_CACHE_LINE_BYTES];
+    _Atomic size_t tail; /* next to push */
     size_t seen_head;
+    unsigned char apart_rest[MLA_CACHE_LINE_BYTES];
 };
 
 /* capacity: records, a power of two; storage holds capacity * record_bytes bytes. 0, or -EINVAL. */

@@ -19,9 +19,9 @@ CLEAN = {
     "daemon/util/log.h": "extern int mla_log;\n",
     "daemon/sched/sched.h": '#include "proto/status.h"\n#include "kernels/plan/plan.h"\n',
     "daemon/net/net.h": '#include <uv.h>\n#include "proto/wire.h"\n#include "daemon/util/log.h"\n',
-    "daemon/app.h": "extern int app;\n",
-    "daemon/app.c": '#include <uv.h>\n#include "daemon/net/net.h"\n#include "daemon/sched/sched.h"\n',
-    "daemon/main.c": '#include "daemon/app.h"\n',
+    "daemon/app/app.h": "extern int app;\n",
+    "daemon/app/app.c": '#include <uv.h>\n#include "daemon/net/net.h"\n#include "daemon/sched/sched.h"\n',
+    "daemon/main.c": '#include "daemon/app/app.h"\n',
     "client/include/mla/mla.h": "int mla_open(void);\n",
     "tests/unit/test_x.c": '#include <mla/mla.h>\n#include "daemon/net/net.h"\n',
 }
@@ -70,7 +70,7 @@ class Lint(unittest.TestCase):
         self.finds(includes.check, "tests/unit/test_y.c", '#include "proto/mla.pb-c.h"\n', "does not belong")
 
     def test_cuda_stays_out_of_the_daemon(self):
-        self.finds(includes.check, "daemon/gpu.c", "#include <cuda_runtime.h>\n", "does not belong")
+        self.finds(includes.check, "daemon/app/gpu.c", "#include <cuda_runtime.h>\n", "does not belong")
 
     def test_unseen_threads(self):
         self.finds(includes.check, "tests/unit/test_y.c", "#  include <threads.h>\n", "does not belong")
