@@ -3,7 +3,9 @@
  * is the caller's (records below are embedded in the caller's own).
  *
  * Use, always from one thread: sched_step() with one event, then sched_next() until it returns false, carrying out each
- * action before the next event is given.
+ * action before the next event is given. Carrying out an action may itself give an event (PLANNED within STAGE,
+ * SUBMITTED or even BATCH_DONE within LAUNCH): actions are derived from the state, never queued, so none is lost or out
+ * of date.
  *
  *   state      event -> next
  *   RECEIVED   SUBMIT: refused (draining, overload) -> ANSWERED; names a ready word -> WAITING; else QUEUED
@@ -14,8 +16,22 @@
  *   RUNNING    CANCEL, TIMER, PEER_GONE set flags; BATCH_DONE -> ANSWERED; FATAL -> ANSWERED (DEVICE_LOST)
  *   ANSWERED   pins dropped, REPLY given; the record is the caller's again when it has carried that REPLY out
  *
- * Between the LAUNCH action and SUBMITTED a job counts as RUNNING: only LAUNCH is irrevocable.
- * Deadlines act before launch (TIMED_OUT); a job that runs past its own is answered LATE when its batch ends.
+ * Between the LAUNCH action and SUBMITTED a job counts as RUNNING: only LAUNCH is irrevocable. BATCH_DONE without a
+ * SUBMITTED before it is fine.
+ *
+ * Deadlines act before launch (TIMED_OUT); a job that runs past its own is answered LATE when its batch ends. They act
+ * on every event, before it: at a time at or past a deadline the job is overdue, whether or not the timer was quick.
+ *
+ * Codes. SUBMIT: the peer is gone: DISCONNECTED; the event's own code; device lost: DEVICE_LOST; DRAINING; a pin that
+ * is leaving: NOT_FOUND; OVERLOADED; a deadline that has passed: TIMED_OUT; the first of these that holds. Before
+ * launch: READY_ABORTED, CANCELLED, TIMED_OUT, DISCONNECTED (its peer has gone), DRAINING (the drain's deadline),
+ * DEVICE_LOST, or PLANNED's. At the end of a launch: BATCH_DONE's code if not OK, else CANCELLED if cancelled, else
+ * LATE, else OK; the flags stay readable beside the code.
+ *
+ * Batches. Only one batch at a time is staged (formed, not launched): when none is, and a slot is free, the oldest
+ * queued job and those behind it with equal compat form one; the first compatible one that does not fit closes it. No
+ * job is overtaken by another of its compat, and the oldest of all is always in the next batch. Queue order is the
+ * order in which jobs became ready.
  */
 #ifndef MLA_DAEMON_SCHED_H
 #define MLA_DAEMON_SCHED_H
@@ -24,14 +40,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/util/list.h"
 #include "proto/status.h"
 
-struct sched_link { /* intrusive list link; the scheduler's */
-    struct sched_link *prev, *next;
-};
-
 enum sched_job_state {
-    SCHED_RECEIVED = 0, /* a zeroed record */
+    SCHED_RECEIVED = 0, /* a zeroed record, as SUBMIT wants it */
     SCHED_WAITING,
     SCHED_QUEUED,
     SCHED_STAGED,
@@ -43,13 +56,15 @@ enum sched_job_state {
  * set. Zeroed is a fresh one. */
 struct sched_object {
     uint32_t pins; /* jobs, and whatever else the caller pins (sched_pin) */
-    bool leaving;  /* UNREGISTER seen: RELEASE comes when pins are 0; jobs may not name it any more */
-    bool released;
+    bool leaving;  /* UNREGISTER seen: RELEASE comes when pins are 0; jobs that name it are refused (NOT_FOUND) */
+    bool released; /* RELEASE is due or given: not to be pinned. After RELEASE the record is the caller's; zero it to
+                    * use it anew */
+    struct sched_object *next_released; /* private */
 };
 
 /* Whoever submits: one per connection. Zeroed is a fresh one. */
 struct sched_peer {
-    struct sched_link jobs; /* initialised on first use */
+    struct list jobs; /* initialised on first use */
     uint32_t in_flight;
     bool gone;
 };
@@ -61,61 +76,69 @@ struct sched_job {
     struct sched_peer *peer;
     struct sched_object **pins; /* pinned at SUBMIT (also of a job that is refused), dropped before its REPLY */
     uint32_t n_pins;
-    uint64_t deadline_ns;       /* 0: none */
-    uint64_t compat;            /* jobs share a batch only when this is equal (heads, dtypes, layout) */
-    uint64_t cost;              /* predicted, any unit; sums to at most batch_cost_max */
-    uint32_t seqs;              /* sums to at most batch_seqs_max */
-    uint32_t priority;          /* carried for later policies; FIFO ignores it */
-    bool has_ready;             /* WATCH it first */
+    uint64_t deadline_ns; /* 0: none */
+    uint64_t compat;      /* jobs share a batch only when this is equal (heads, dtypes, layout) */
+    uint64_t cost;        /* predicted, any unit; sums to at most batch_cost_max */
+    uint32_t seqs;        /* sums to at most batch_seqs_max */
+    uint32_t priority;    /* carried for later policies; FIFO ignores it */
+    bool has_ready;       /* WATCH it first */
 
     /* The scheduler's; readable with REPLY. */
     enum sched_job_state state;
-    enum mla_status code;       /* of the REPLY */
-    struct sched_batch *batch;
+    enum mla_status code;      /* of the REPLY */
+    struct sched_batch *batch; /* with REPLY: what it ran in, or could not be planned in; else NULL */
     bool cancelled, late, peer_gone;
     uint64_t received_ns, ready_ns, launched_ns, ended_ns; /* 0: never */
-    uint64_t batch_number;      /* 0: never launched */
-    uint32_t batch_jobs;        /* jobs of that launch */
-    struct sched_link in_queue; /* of its state: waiting, queued, or its batch */
-    struct sched_link in_peer;
-    struct sched_link in_deadlines;
+    uint64_t batch_number;                                 /* 0: never launched */
+    uint32_t batch_jobs;                                   /* jobs of that launch */
+    struct list in_queue;                                  /* of its state: waiting, queued, or its batch */
+    struct list in_peer;
+    struct sched_deadline { /* node of the heap of deadlines; private, as all below */
+        struct sched_job *child, *next, *prev;
+        bool queued;
+    } in_deadlines;
+    uint64_t order; /* 1, 2, ... as submitted: breaks ties between equal deadlines */
+    bool watched;   /* WATCH given, neither READY nor UNWATCH since */
 };
 
 /* A launch in the making or under way; a fixed number of them belong to the scheduler. */
 struct sched_batch {
-    uint64_t number;       /* 1, 2, ... in the order of LAUNCH; 0 until then */
-    uint32_t generation;   /* grows each time it is staged again: what was planned before is void */
+    uint64_t number;     /* 1, 2, ... in the order of LAUNCH; 0 until then */
+    uint32_t generation; /* of this slot, grows with each STAGE, never reset: what was planned before is void */
     uint32_t n_jobs;
     uint64_t compat;
-    struct sched_link jobs; /* sched_job.in_queue, in order */
-    void *user;             /* the caller's plan and records */
-    int state;              /* the scheduler's */
+    struct list jobs; /* sched_job.in_queue, in order */
+    void *user;       /* the caller's plan and records: NULL at first, never touched. A slot is staged anew only after
+                         the REPLYs of the batch before, which may read from it through job->batch */
+    int state;        /* the scheduler's */
 };
 
 #define SCHED_BATCHES 2 /* one runs, one may be staged behind it */
 
 struct sched_config {
-    uint32_t max_in_flight;     /* WAITING..RUNNING over all peers; beyond: OVERLOADED */
-    uint32_t max_running;       /* launches on the device at a time, 1..SCHED_BATCHES */
-    uint32_t batch_jobs_max;
+    uint32_t max_in_flight;  /* WAITING..RUNNING over all peers; beyond: OVERLOADED */
+    uint32_t max_running;    /* launches on the device at a time, 1..SCHED_BATCHES */
+    uint32_t batch_jobs_max; /* this and the next: 0 counts as 1 */
     uint32_t batch_seqs_max;
-    uint64_t batch_cost_max;    /* 0: no limit. A single job above a limit runs alone */
-    uint64_t retry_after_us;    /* told with OVERLOADED */
+    uint64_t batch_cost_max; /* 0: no limit. A single job above a limit runs alone */
+    uint64_t retry_after_us; /* told with OVERLOADED */
 };
 
 enum sched_event_kind {
-    SCHED_SUBMIT = 1, /* job: validated by the caller. refused != OK: answer it with that code */
-    SCHED_READY,      /* job: its ready word came, or was aborted */
-    SCHED_CANCEL,     /* job */
-    SCHED_TIMER,      /* the time set by SET_TIMER has come (or any other time) */
-    SCHED_SUBMITTED,  /* batch: the backend has it */
+    SCHED_SUBMIT =
+        1,           /* job: validated by the caller; code != OK: refused, answer it with that code (all pins unused) */
+    SCHED_READY,     /* job: its ready word came, or was aborted */
+    SCHED_CANCEL,    /* job */
+    SCHED_TIMER,     /* the time set by SET_TIMER has come (or any other time) */
+    SCHED_SUBMITTED, /* batch: the backend has it */
     SCHED_BATCH_DONE, /* batch: ended, code OK or an error that all its jobs get */
     SCHED_PLANNED,    /* batch: STAGE carried out; code OK, or why this batch cannot be planned (all its jobs get it).
                          generation must be that of the STAGE; a stale one is ignored */
     SCHED_FATAL,      /* the device is lost */
     SCHED_PEER_GONE,  /* peer; its record may be freed when in_flight is 0 (see REPLY) */
     SCHED_UNREGISTER, /* object */
-    SCHED_DRAIN       /* refuse new work; EXIT when nothing is in flight, or at deadline_ns (0: none) */
+    SCHED_DRAIN       /* refuse new work; EXIT when nothing is in flight, or at deadline_ns (0: none; a later DRAIN
+                         replaces it): then what does not run is answered DRAINING */
 };
 
 struct sched_event {
@@ -133,13 +156,19 @@ struct sched_event {
 
 enum sched_action_kind {
     SCHED_WATCH = 1, /* job: watch its ready word */
-    SCHED_UNWATCH,   /* job: stop that, nothing will ask for it again */
-    SCHED_STAGE,     /* batch: plan its jobs; answer with PLANNED (at once or later) */
-    SCHED_LAUNCH,    /* batch: hand it to the backend; SUBMITTED and BATCH_DONE follow, or FATAL */
-    SCHED_REPLY,     /* job: answer it with job->code; then the record is the caller's. job->peer_gone: nobody listens */
-    SCHED_RELEASE,   /* object: no job uses it and it was to go */
-    SCHED_SET_TIMER, /* at_ns: give TIMER then; replaces the one before; 0 disarms */
-    SCHED_EXIT       /* code OK: drained; DEVICE_LOST: fatal; TIMED_OUT: the drain deadline passed. The last action */
+    SCHED_UNWATCH, /* job: stop that; its REPLY follows. Not given when the READY has come. A READY that was already on
+                       its way must not be given once the record is reused */
+    SCHED_STAGE,   /* batch: plan its jobs; answer with PLANNED (at once or later). Voids what was staged in this slot
+                       before, also when that was given up without a word: all its jobs were answered */
+    SCHED_LAUNCH,  /* batch: hand it to the backend; SUBMITTED and BATCH_DONE follow, or FATAL */
+    SCHED_REPLY,   /* job: answer it with job->code; then the record is the caller's. job->peer_gone: nobody listens.
+                      peer->in_flight is already less by this one: with gone and 0 it may be freed as well */
+    SCHED_RELEASE, /* object: no job uses it and it was to go */
+    SCHED_SET_TIMER, /* at_ns: give TIMER then or soon after; replaces the one before; 0 disarms. Given only when the
+                         next deadline is earlier than what is armed, or after a TIMER */
+    SCHED_EXIT       /* code OK: drained; DEVICE_LOST: fatal; TIMED_OUT: the drain deadline passed; what
+                         still runs stays unanswered: end the connections (clients see EOF) and the backend, and leave
+                         with an exit status of its own. The last action */
 };
 
 struct sched_action {
@@ -150,6 +179,7 @@ struct sched_action {
     uint32_t generation;
     uint64_t at_ns;
     enum mla_status code;
+    uint64_t retry_after_us; /* REPLY with OVERLOADED: that of the configuration; else 0 */
 };
 
 /* Gauges and counts for metrics. */
@@ -167,10 +197,12 @@ void sched_init(struct sched *s, const struct sched_config *config);
 void sched_configure(struct sched *s, const struct sched_config *config);
 
 /* Gives one event. Events that no longer mean anything (READY or CANCEL of an answered job, a stale PLANNED) are
- * ignored; after EXIT all are. */
+ * ignored; after EXIT all are (a job submitted then stays the caller's). */
 void sched_step(struct sched *s, const struct sched_event *event);
 
-/* The next action, in order. false: none. */
+/* The next action. false: none. Order among those that are due: LAUNCH; UNWATCH and REPLY, job by job; RELEASE; WATCH;
+ * STAGE; SET_TIMER; EXIT, which comes after every REPLY and every RELEASE that is due. EXIT does not wait for objects
+ * that the caller itself has pinned. A peer with in_flight 0 may be freed right after the step of its PEER_GONE. */
 bool sched_next(struct sched *s, struct sched_action *action);
 
 /* Pins an object for something that is no job (a cache pins its region, an attachment its cache). unpin gives RELEASE

@@ -1,0 +1,43 @@
+/* The scheduler's whole state, for whoever embeds it (the application, tests). Fields are private: use sched.h.
+ * Not to be moved after sched_init(): it holds list heads. No need to destroy it. */
+#ifndef MLA_DAEMON_SCHED_STATE_H
+#define MLA_DAEMON_SCHED_STATE_H
+
+#include "daemon/sched/sched.h"
+
+/* sched_batch.state */
+enum sched_slot {
+    SCHED_SLOT_FREE = 0,
+    SCHED_SLOT_FORMED,   /* jobs chosen, or taken out since: STAGE must be given */
+    SCHED_SLOT_PLANNING, /* STAGE given, PLANNED awaited */
+    SCHED_SLOT_PLANNED,  /* waits for a place on the device */
+    SCHED_SLOT_RUNNING   /* LAUNCH given */
+};
+
+/* Pending actions are not queued: sched_next() derives each from this state, so none can be lost however many jobs one
+ * event answers. */
+struct sched {
+    struct sched_config config;
+    uint64_t now_ns;
+    uint64_t n_submitted;
+
+    struct list to_watch; /* jobs in WAITING, WATCH not given yet */
+    struct list waiting;  /* jobs in WAITING, WATCH given */
+    struct list queue;    /* jobs in QUEUED, in the order in which they became ready */
+    struct list answered; /* jobs in ANSWERED, REPLY not given yet */
+
+    struct sched_job *deadlines;                   /* root of the heap, the earliest */
+    struct sched_object *released, *released_tail; /* RELEASE not given yet, in order */
+
+    struct sched_batch batches[SCHED_BATCHES];
+    struct sched_batch *staged; /* the one batch in FORMED, PLANNING or PLANNED; NULL: none */
+    uint32_t n_running;         /* launches on the device */
+
+    struct sched_counts counts;
+    uint64_t armed_ns; /* time of the last SET_TIMER, 0 once a TIMER came */
+
+    uint64_t drain_deadline_ns; /* 0: none */
+    bool draining, drain_expired, fatal, exited;
+};
+
+#endif
