@@ -14,6 +14,8 @@ TOP_LEVEL = {
     "tests", ".ci", ".clang-format", ".clang-tidy", ".editorconfig", ".gitignore",
 }
 MAX_LINES = 600
+# The public header is the library's reference too, and there is only one.
+MAX_LINES_OF = {"client/include/mla/mla.h": 900}
 CODE = (".c", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake", ".proto", "CMakeLists.txt", ".ci/run")
 # Golden output and fuzz inputs are data, not text of ours.
 DATA = re.compile(r"tests/.*(corpus|golden)|LICENSE$")
@@ -27,8 +29,13 @@ def layout(root):
 
 
 def length(root):
-    counts = ((name, tree.read(root, name).count("\n")) for name in tree.sources(root, CODE) if not DATA.match(name))
-    return [f"{name}: {lines} lines, more than {MAX_LINES}" for name, lines in counts if lines > MAX_LINES]
+    problems = []
+    for name in tree.sources(root, CODE):
+        lines = 0 if DATA.match(name) else tree.read(root, name).count("\n")
+        limit = MAX_LINES_OF.get(name, MAX_LINES)
+        if lines > limit:
+            problems.append(f"{name}: {lines} lines, more than {limit}")
+    return problems
 
 
 def text(root):
