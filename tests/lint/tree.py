@@ -1,12 +1,13 @@
 """Files of the source tree, for the lints. Paths are relative to the root, with slashes."""
 import os
+import shutil
 import subprocess
 import sys
 
 
 def files(root):
     """All files that belong to the tree: git's list (tracked, and new ones not ignored), else all outside build/."""
-    if os.path.isdir(os.path.join(root, ".git")):
+    if os.path.isdir(os.path.join(root, ".git")) and shutil.which("git"):
         git = subprocess.run(
             ["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"], capture_output=True)
         if git.returncode == 0:
