@@ -19,6 +19,7 @@ ALLOWED = {
     "daemon/sched": ("kernels/plan", "daemon/util") + VALUES,
     "daemon/net": ("proto", "daemon/util"),
     "daemon/backend": ("kernels/plan", "kernels/abi", "daemon/util") + VALUES,
+    "daemon/backend/registry.c": ("daemon/backend", "daemon/backend/cpu", "daemon/backend/cuda"),  # the list of backends
     "daemon/backend/cpu": ("daemon/backend", "kernels/plan", "kernels/abi", "daemon/util") + VALUES,
     "daemon/backend/cuda": ("daemon/backend", "kernels/host", "kernels/plan", "kernels/abi", "daemon/util") + VALUES,
     "daemon/ctl": ("client", "client/include", "proto", "kernels/plan", "kernels/abi", "daemon/util"),
