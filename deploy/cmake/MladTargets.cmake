@@ -12,6 +12,10 @@ set(CMAKE_C_EXTENSIONS OFF)
 set(CMAKE_C_VISIBILITY_PRESET hidden)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# -Werror; cmake --compile-no-warning-as-error lifts it for compilers newer than the tree.
+if(NOT DEFINED CMAKE_COMPILE_WARNING_AS_ERROR)
+  set(CMAKE_COMPILE_WARNING_AS_ERROR ON)
+endif()
 
 # Position-independent programs need -pie at the link too, not only -fPIE.
 include(CheckPIESupported)
@@ -27,7 +31,7 @@ endif()
 add_library(mlad_flags INTERFACE)
 target_compile_definitions(mlad_flags INTERFACE _GNU_SOURCE)
 target_compile_options(mlad_flags INTERFACE
-  -Wall -Wextra -Werror -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith
+  -Wall -Wextra -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith
   -Wwrite-strings -Wformat=2 -Wimplicit-fallthrough -fno-common -fstack-protector-strong
   $<$<BOOL:${MLAD_HAS_STACK_CLASH}>:-fstack-clash-protection>
   $<$<BOOL:${MLAD_HAS_CF_PROTECTION}>:-fcf-protection>)
