@@ -2,8 +2,8 @@
  * compiles it too. Sizes and offsets are fixed (static asserts below); addresses are 64-bit addresses in the address
  * space of whoever runs the items: device addresses for a GPU, pointers for the CPU backend.
  *
- * Words: a row is one (query token, head) pair of one sequence, row r = token r / heads, head r % heads. A tile is up to
- * tile_rows consecutive rows of one sequence. A page is 64 tokens. An item is a tile and a range of pages.
+ * Words: a row is one (query token, head) pair of one sequence, row r = token r / heads, head r % heads. A tile is up
+ * to tile_rows consecutive rows of one sequence. A page is 64 tokens. An item is a tile and a range of pages.
  */
 #ifndef MLA_KERNELS_ABI_H
 #define MLA_KERNELS_ABI_H
@@ -37,7 +37,8 @@ struct mla_abi_tensor {
 };
 
 /* One job of a launch. Scores are score_scale * dot(q, k), score_scale = softmax_scale * q_scale * kv_scale;
- * O = kv_scale * sum(p * v) / sum(p), and for e4m3 output that times inv_out_scale, rounded to nearest even, saturated. */
+ * O = kv_scale * sum(p * v) / sum(p), and for e4m3 output that times inv_out_scale, rounded to nearest even, saturated.
+ */
 struct mla_abi_job {
     struct mla_abi_tensor q;      /* e4m3: 576 elements per row, or the 512 latent ones when q_rope is present */
     struct mla_abi_tensor q_rope; /* e4m3: 64 elements per row */
@@ -104,7 +105,8 @@ struct mla_abi_reduce {
 };
 
 /* Workspace of R partial rows: float O[R][512], each row normalised by its own sum, then float LSE[R] (natural log of
- * the unrounded sum, -inf for a row that saw no key). The reducer weights partial i of a row by exp(lse_i - max lse). */
+ * the unrounded sum, -inf for a row that saw no key). The reducer weights partial i of a row by exp(lse_i - max lse).
+ */
 #define MLA_ABI_PARTIAL_ROW_BYTES (MLA_ABI_V_DIM * 4u + 4u)
 
 #ifndef __cplusplus

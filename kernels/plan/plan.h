@@ -18,18 +18,21 @@ struct plan_device {
     uint32_t sms;
     uint32_t ctas_per_unit;
     uint32_t rows_per_unit;
-    uint32_t resident_units;      /* units that run at the same time */
-    uint32_t min_pages_per_split; /* no tile is cut into items that average fewer pages */
+    uint32_t resident_units;      /* units that run at the same time; at least those of a full tile, at most 65,536 */
+    uint32_t min_pages_per_split; /* no tile of p pages is cut into more than ceil(p / this) items; 1 or more */
 };
 
-/* Cost model, nanoseconds. An item on its units: fill + pages * page + drain (+ partial when it is split). */
+/* Cost model, nanoseconds. An item on its units: fill + pages * page + drain (+ partial when it is split). A launch:
+ * launch + the time until the last unit is free when items start in order, each on the units that are free first and
+ * all its units at once + (when any tile is split) reduce_launch + reduce_fixed + partial bytes / reduce_bytes_per_us.
+ * page_ns and reduce_bytes_per_us are 1 or more. */
 struct plan_costs {
-    uint32_t launch_ns;        /* once per launch */
-    uint32_t fill_ns;          /* of an item, until its first page is through the pipeline */
-    uint32_t page_ns;          /* per page and unit, all units busy */
-    uint32_t drain_ns;         /* writing the output of an item */
-    uint32_t partial_ns;       /* more than drain_ns when a partial is written */
-    uint32_t reduce_launch_ns; /* once, when any tile is split */
+    uint32_t launch_ns;           /* once per launch */
+    uint32_t fill_ns;             /* of an item, until its first page is through the pipeline */
+    uint32_t page_ns;             /* per page and unit, all units busy */
+    uint32_t drain_ns;            /* writing the output of an item */
+    uint32_t partial_ns;          /* more than drain_ns when a partial is written */
+    uint32_t reduce_launch_ns;    /* once, when any tile is split */
     uint32_t reduce_bytes_per_us; /* partials the reducer reads per microsecond, whole device */
     uint32_t reduce_fixed_ns;
 };
@@ -37,7 +40,8 @@ struct plan_costs {
 enum plan_policy {
     PLAN_SEED = 1,     /* need >= resident units: unsplit; else min(floor(2 * units / need), ceil(pages / min_pages)) */
     PLAN_BALANCED = 2, /* contexts cut so that all units finish together */
-    PLAN_AUTO = 3      /* the cheapest of these and of unsplit by the cost model */
+    PLAN_AUTO = 3,     /* the cheapest of these and of unsplit by the cost model */
+    PLAN_UNSPLIT = 4   /* one item per tile */
 };
 
 struct plan_seq {
@@ -49,7 +53,8 @@ struct plan_job {
     uint32_t first_seq;
     uint32_t n_seqs;
     uint32_t mask;        /* MLA_ABI_MASK_*; VISIBLE is planned as NONE */
-    bool batch_invariant; /* splits follow from this job's shape and the device alone */
+    bool batch_invariant; /* splits follow from this job's shape and the device alone: those that AUTO gives the job
+                           * alone, whatever the request's policy; its items come before all others */
 };
 
 struct plan_request {
@@ -73,7 +78,8 @@ struct plan_capacity {
     size_t scratch_bytes; /* working memory of plan_build, 8-byte aligned */
 };
 
-/* Arrays are the caller's, as is their life time. Items are in start order: whichever unit is free takes the next. */
+/* Arrays are the caller's, as is their life time. Tiles are in order of sequence and row. Items are in start order:
+ * whichever unit is free takes the next; the items of a tile stand together. Reduces are in order of partial_row. */
 struct plan {
     struct mla_abi_tile *tiles;
     struct mla_abi_item *items;
@@ -92,24 +98,29 @@ struct plan {
     uint64_t useful_rows;     /* q_len * heads summed */
     uint64_t row_slots;       /* rows that the units of one pass over all tiles could hold */
     uint64_t predicted_ns;    /* by the cost model; a model, not a measurement */
-    enum plan_policy chosen;  /* by AUTO */
+    enum plan_policy
+        chosen; /* what the tiles outside batch-invariant jobs were cut by; by AUTO: SEED, BALANCED, UNSPLIT */
 };
 
-/* Upper bounds for any policy on this request. 0, or -EINVAL as plan_build, -EOVERFLOW past 32-bit counts. */
+/* Upper bounds for any policy on this request: with T tiles, U resident units and J batch-invariant jobs at most
+ * T + 2 * U * (J + 1) items (forced splits: up to T * splits). 0, or -EINVAL as plan_build, -EOVERFLOW past 32-bit
+ * counts or 62-bit nanoseconds. */
 int plan_bound(const struct plan_request *request, struct plan_capacity *capacity);
 
 /* Fills plan. 0; -EINVAL for a request that makes no sense (heads, tile_rows, jobs that do not cover the sequences, a
- * device without units); -ENOSPC when an array is too small. A plan whose partials do not fit workspace_bytes_max is cut
- * less, in the end not at all; this never fails, since unsplit tiles need no workspace. With request->splits forced it is
- * -ENOSPC instead. */
+ * device without units); -ENOSPC when an array is too small. A plan whose partials do not fit workspace_bytes_max is
+ * cut less, in the end not at all; this never fails, since unsplit tiles need no workspace. Two exceptions are -ENOSPC:
+ * forced splits that do not fit, and batch-invariant jobs that each fit alone but not together (launch them apart:
+ * cutting one of them less would change its bits). */
 int plan_build(const struct plan_request *request, struct plan *plan);
 
-/* Proves a plan: every visible (row, page) pair of the request covered exactly once, no empty item but the single one of
- * a tile without pages, partials disjoint and inside the workspace, reduces exactly for split tiles, limits kept. 0, or
- * -EINVAL with one sentence in why (may be NULL). Needs no memory. */
+/* Proves a plan: every visible (row, page) pair of the request covered exactly once, no empty item but the single one
+ * of a tile without pages, partials disjoint and inside the workspace, reduces exactly for split tiles, limits kept. 0,
+ * or -EINVAL with one sentence in why (may be NULL). Needs no memory. */
 int plan_check(const struct plan_request *request, const struct plan *plan, char *why, size_t why_bytes);
 
-/* Nanoseconds that the cost model predicts for a plan's items in their order on the request's device. */
+/* Nanoseconds that the cost model predicts for a plan's items in their order on the request's device; 0 for a plan
+ * without items. Writes plan->scratch. */
 uint64_t plan_predict_ns(const struct plan_request *request, const struct plan *plan);
 
 /* Stable text form of a plan, for golden tests and people. Returns the length it needs (as snprintf). */

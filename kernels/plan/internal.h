@@ -1,0 +1,110 @@
+/* What the files of the planner share. Not included from outside kernels/plan. */
+#ifndef MLA_KERNELS_PLAN_INTERNAL_H
+#define MLA_KERNELS_PLAN_INTERNAL_H
+
+#include "kernels/plan/plan.h"
+
+#define PLAN_UNITS_MAX        65536u
+#define PLAN_PARTIAL_ROWS_MAX (UINT32_MAX - 1) /* the last number is MLA_ABI_NO_PARTIAL */
+
+/* Units that are free from the same time on. */
+struct plan_slot {
+    uint64_t free_ns;
+    uint32_t units;
+};
+
+/* Which units are free when, as a binary heap by free_ns. Whoever runs a plan starts items in order on the units that
+ * are free first; all units of an item start together. */
+struct plan_timeline {
+    struct plan_slot *slots; /* room for resident_units */
+    uint32_t n;
+    uint64_t end_ns; /* the last unit is free */
+};
+
+void plan_timeline_init(struct plan_timeline *t, uint32_t units);
+void plan_timeline_copy(struct plan_timeline *to, const struct plan_timeline *from);
+/* Earliest start of an item of that many units, at most as many as there are. plan_timeline_take must follow. */
+uint64_t plan_timeline_start(struct plan_timeline *t, uint32_t units);
+/* Those units are busy until end_ns (>= the start just given). */
+void plan_timeline_take(struct plan_timeline *t, uint32_t units, uint64_t end_ns);
+/* Unit-nanoseconds until each unit is free. */
+uint64_t plan_timeline_busy(const struct plan_timeline *t);
+
+/* A tile in the order of planning: ~pages in the high half, the tile's index in the low one, so that a plain ascending
+ * sort puts long tiles first and ties by index. */
+typedef uint64_t plan_entry;
+
+static inline uint32_t plan_entry_pages(plan_entry e)
+{
+    return ~(uint32_t)(e >> 32);
+}
+
+static inline uint32_t plan_entry_tile(plan_entry e)
+{
+    return (uint32_t)e;
+}
+
+enum plan_order { PLAN_ORDER_LONGEST = 1, PLAN_ORDER_WIDEST = 2 };
+
+/* One call of plan_build. The set: the tiles being cut now (one batch-invariant job, or all that is left). */
+struct plan_work {
+    const struct plan_request *request;
+    struct plan *plan;
+    uint64_t page_ns;
+    uint64_t whole_ns; /* of an item beyond its pages, unsplit */
+    uint64_t split_ns; /* the same, split */
+    uint32_t full_tile_units;
+
+    struct plan_timeline base; /* units before the set is placed */
+    struct plan_timeline line; /* while a way to cut it is tried */
+    uint64_t base_rows;        /* partial rows taken before the set */
+    uint64_t rows_max;         /* partial rows that the set may take */
+    uint32_t base_units;       /* units of all items before the set */
+
+    plan_entry *set;
+    plan_entry *set_tmp;
+    uint32_t n_set;
+    enum plan_order order;
+    uint32_t min_units; /* narrowest and widest tile of the set */
+    uint32_t max_units;
+};
+
+/* A way to cut the set, with what it would give. */
+struct plan_cut {
+    enum plan_policy policy;
+    uint32_t splits;       /* uniform: of every tile, as far as its pages allow */
+    uint32_t min_pages;    /* uniform: as in plan_device */
+    uint64_t target_ns;    /* balanced: no unit works longer, as far as possible; 0: the cut is uniform */
+    uint64_t end_ns;       /* the last unit is free */
+    uint64_t partial_rows; /* of the set */
+    uint64_t cost_ns;      /* end_ns and the reduction */
+};
+
+uint32_t plan_row_units(const struct plan_request *request, uint32_t rows);
+uint32_t plan_tile_units(const struct plan_work *w, uint32_t tile);
+uint64_t plan_reduce_ns(const struct plan_costs *costs, uint64_t partial_rows);
+uint32_t plan_div_up(uint32_t a, uint32_t b);
+
+/* Validates a request; every other function relies on it. 0, -EINVAL, -EOVERFLOW. */
+int plan_bound_checked(const struct plan_request *request, struct plan_capacity *capacity);
+
+/* Writes the tiles of a sequence behind plan->n_tiles. 0 or -ENOSPC. */
+int plan_tiles_add(const struct plan_request *request, uint32_t mask, uint32_t seq, struct plan *plan);
+
+/* Brings the set into an order: LONGEST by pages, then width; WIDEST by width, then pages; ties by index. */
+void plan_order_set(struct plan_work *w, enum plan_order order);
+
+/* Appends the next item of a tile; a tile's items come in page order. 0 or -ENOSPC. */
+int plan_emit(struct plan *plan, uint32_t tile, uint32_t page_begin, uint32_t page_end, bool split);
+
+/* Uniform cuts. _try fills end_ns, partial_rows, cost_ns. */
+void plan_uniform_try(struct plan_work *w, struct plan_cut *cut);
+int plan_uniform_emit(struct plan_work *w, const struct plan_cut *cut);
+uint64_t plan_uniform_rows(const struct plan_work *w, uint32_t splits, uint32_t min_pages);
+void plan_seed_choose(struct plan_work *w, struct plan_cut *cut);
+
+/* Balanced cuts. unsplit has been tried; it is the answer where cutting does not pay. */
+void plan_balanced_choose(struct plan_work *w, const struct plan_cut *unsplit, struct plan_cut *cut);
+int plan_balanced_emit(struct plan_work *w, const struct plan_cut *cut);
+
+#endif

@@ -1,0 +1,83 @@
+#include "kernels/plan/internal.h"
+
+/* Stable counting sorts by byte, least significant first; bytes that all entries share are skipped, so that a batch of
+ * equal contexts is not moved at all. */
+
+static void swap_set(struct plan_work *w)
+{
+    plan_entry *t = w->set;
+    w->set = w->set_tmp;
+    w->set_tmp = t;
+}
+
+static void place(struct plan_work *w, uint32_t count[256],
+                  uint8_t (*digit)(const struct plan_work *, plan_entry, unsigned), unsigned shift)
+{
+    uint32_t at = 0;
+    for (unsigned i = 0; i < 256; i++) {
+        uint32_t n = count[i];
+        count[i] = at;
+        at += n;
+    }
+    for (uint32_t i = 0; i < w->n_set; i++)
+        w->set_tmp[count[digit(w, w->set[i], shift)]++] = w->set[i];
+    swap_set(w);
+}
+
+static uint8_t pages_digit(const struct plan_work *w, plan_entry e, unsigned shift)
+{
+    (void)w;
+    return (uint8_t)(e >> shift);
+}
+
+/* Wide tiles first. A tile has at most 256 rows, so its units less one fit a byte. */
+static uint8_t units_digit(const struct plan_work *w, plan_entry e, unsigned shift)
+{
+    (void)shift;
+    return (uint8_t)(w->max_units - plan_tile_units(w, plan_entry_tile(e)));
+}
+
+static void sort_pass(struct plan_work *w, uint8_t (*digit)(const struct plan_work *, plan_entry, unsigned),
+                      unsigned shift)
+{
+    uint32_t count[256] = {0};
+    for (uint32_t i = 0; i < w->n_set; i++)
+        count[digit(w, w->set[i], shift)]++;
+    place(w, count, digit, shift);
+}
+
+static void sort_pages(struct plan_work *w)
+{
+    uint64_t any = 0;
+    uint64_t all = UINT64_MAX;
+    for (uint32_t i = 0; i < w->n_set; i++) {
+        any |= w->set[i];
+        all &= w->set[i];
+    }
+    for (unsigned shift = 32; shift < 64; shift += 8)
+        if ((uint8_t)((any ^ all) >> shift) != 0)
+            sort_pass(w, pages_digit, shift);
+}
+
+static void sort_units(struct plan_work *w)
+{
+    if (w->min_units != w->max_units)
+        sort_pass(w, units_digit, 0);
+}
+
+void plan_order_set(struct plan_work *w, enum plan_order order)
+{
+    if (w->order == order || w->n_set < 2)
+        return;
+    bool one_width = w->min_units == w->max_units;
+    if (one_width && w->order != 0)
+        return; /* both orders are the same */
+    if (order == PLAN_ORDER_LONGEST) {
+        sort_units(w);
+        sort_pages(w);
+    } else {
+        sort_pages(w);
+        sort_units(w);
+    }
+    w->order = order;
+}

@@ -1,0 +1,55 @@
+#include "kernels/plan/internal.h"
+
+#include <errno.h>
+
+uint32_t plan_div_up(uint32_t a, uint32_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+uint32_t plan_row_units(const struct plan_request *request, uint32_t rows)
+{
+    return plan_div_up(rows, request->device.rows_per_unit);
+}
+
+uint32_t plan_tile_units(const struct plan_work *w, uint32_t tile)
+{
+    uint32_t rows = w->plan->tiles[tile].rows;
+    return rows == w->request->tile_rows ? w->full_tile_units : plan_row_units(w->request, rows);
+}
+
+uint32_t plan_visible_pages(uint32_t mask, uint32_t q_len, uint32_t kv_len, uint32_t token)
+{
+    uint64_t visible = kv_len;
+    if (mask == MLA_ABI_MASK_CAUSAL) {
+        /* Token t sees keys 0 .. kv_len - q_len + t; with kv_len < q_len the first tokens see none. */
+        uint64_t end = (uint64_t)kv_len + token + 1;
+        visible = end > q_len ? end - q_len : 0;
+        if (visible > kv_len)
+            visible = kv_len;
+    }
+    return (uint32_t)((visible + MLA_ABI_PAGE_TOKENS - 1) / MLA_ABI_PAGE_TOKENS);
+}
+
+int plan_tiles_add(const struct plan_request *request, uint32_t mask, uint32_t seq, struct plan *plan)
+{
+    const struct plan_seq *s = &request->seqs[seq];
+    uint32_t rows = s->q_len * request->heads;
+    uint32_t first = 0;
+    while (first < rows) {
+        uint32_t n = rows - first < request->tile_rows ? rows - first : request->tile_rows;
+        if (plan->n_tiles == plan->capacity.tiles)
+            return -ENOSPC;
+        plan->tiles[plan->n_tiles++] = (struct mla_abi_tile){
+            .seq = seq,
+            .first_row = first,
+            .rows = n,
+            /* Later tokens see no less than earlier ones under every mask. */
+            .pages = plan_visible_pages(mask, s->q_len, s->kv_len, (first + n - 1) / request->heads),
+        };
+        plan->row_slots += (uint64_t)plan_row_units(request, n) * request->device.rows_per_unit;
+        first += n;
+    }
+    plan->useful_rows += rows;
+    return 0;
+}
