@@ -1,0 +1,156 @@
+#include "daemon/backend/cpu/cpu.h"
+
+#include <cblas.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/backend/cpu/device.h"
+#include "daemon/backend/cpu/identity.h"
+#include "daemon/backend/cpu/launch.h"
+
+#define THREADS_MAX 128u
+
+struct backend {
+    struct cpu_device device;
+    struct be_facts facts;
+    /* An event that poll() took from the ring only to learn that there are more. */
+    struct be_event spare;
+    bool has_spare;
+};
+
+/* Costs of one thread at about 90 GFLOP/s: a page against 256 rows is 2 * 256 * 64 * (576 + 512) FLOP. */
+static const struct plan_costs costs = {
+    .launch_ns = 60000,
+    .fill_ns = 40000,
+    .page_ns = 400000,
+    .drain_ns = 40000,
+    .partial_ns = 40000,
+    .reduce_launch_ns = 40000,
+    .reduce_bytes_per_us = 4000,
+    .reduce_fixed_ns = 10000,
+};
+
+static void fill_facts(struct be_facts *facts, uint32_t threads, uint64_t workspace_bytes)
+{
+    facts->name = "cpu";
+    cpu_identity_uuid(facts->gpu_uuid, sizeof facts->gpu_uuid);
+    cpu_identity_name(facts->device_name, sizeof facts->device_name);
+    facts->isolation = "host";
+    facts->features = MLA_FEATURE_DECODE | MLA_FEATURE_MEMFD | MLA_FEATURE_SYNC | MLA_FEATURE_PUBLISH;
+    facts->device = (struct plan_device){.sms = threads,
+                                         .ctas_per_unit = 1,
+                                         .rows_per_unit = CPU_TILE_ROWS,
+                                         .resident_units = threads,
+                                         .min_pages_per_split = 8};
+    facts->costs = costs;
+    facts->tile_rows = CPU_TILE_ROWS;
+    facts->workspace_bytes = workspace_bytes;
+}
+
+static int cpu_open(const struct be_config *config, struct backend **out, struct mla_error *err)
+{
+    uint32_t threads = config->threads != 0 ? config->threads : cpu_identity_count();
+    if (threads > THREADS_MAX)
+        threads = THREADS_MAX;
+    /* The pool's threads are the parallelism: each calls a BLAS that works in the caller's thread. */
+    openblas_set_num_threads(1);
+
+    struct backend *be = aligned_alloc(MLA_CACHE_LINE_BYTES, sizeof *be);
+    if (!be)
+        return mla_error_set(err, MLA_OUT_OF_MEMORY, NULL, "no memory for the CPU backend");
+    memset(be, 0, sizeof *be);
+    fill_facts(&be->facts, threads, config->workspace_bytes);
+    int rc = cpu_device_open(&be->device, threads, config->workspace_bytes);
+    if (rc != 0) {
+        free(be);
+        return mla_error_set(err, MLA_OUT_OF_MEMORY, NULL, "the CPU backend with %u threads does not start: %s",
+                             threads, strerror(-rc));
+    }
+    *out = be;
+    return 0;
+}
+
+static void cpu_close(struct backend *be)
+{
+    cpu_device_close(&be->device);
+    free(be);
+}
+
+static const struct be_facts *cpu_facts(const struct backend *be)
+{
+    return &be->facts;
+}
+
+static int cpu_event_fd(const struct backend *be)
+{
+    return be->device.event_fd;
+}
+
+static size_t cpu_poll(struct backend *be, struct be_event *out, size_t cap)
+{
+    uint64_t count;
+    while (read(be->device.event_fd, &count, sizeof count) < 0 && errno == EINTR)
+        continue;
+    size_t n = 0;
+    if (be->has_spare) {
+        out[n++] = be->spare;
+        be->has_spare = false;
+    }
+    while (n < cap && mla_ring_pop(&be->device.events, &out[n]))
+        n++;
+    /* When the caller's array is full, the descriptor stays readable only if something is left. */
+    if (n == cap && mla_ring_pop(&be->device.events, &be->spare)) {
+        be->has_spare = true;
+        uint64_t one = 1;
+        while (write(be->device.event_fd, &one, sizeof one) < 0 && errno == EINTR)
+            continue;
+    }
+    return n;
+}
+
+static int cpu_submit(struct backend *be, struct be_request *request)
+{
+    return cpu_device_submit(&be->device, request);
+}
+
+static void *cpu_host_alloc(struct backend *be, size_t bytes, uint64_t *address)
+{
+    (void)be;
+    if (bytes > SIZE_MAX - 63)
+        return NULL;
+    size_t rounded = bytes == 0 ? 64 : (bytes + 63) & ~(size_t)63;
+    void *memory = aligned_alloc(64, rounded);
+    if (!memory)
+        return NULL;
+    memset(memory, 0, rounded);
+    if (address)
+        *address = (uint64_t)(uintptr_t)memory;
+    return memory;
+}
+
+static void cpu_host_free(struct backend *be, void *memory)
+{
+    (void)be;
+    free(memory);
+}
+
+static uint64_t cpu_progress(const struct backend *be)
+{
+    return atomic_load_explicit(&be->device.progress, memory_order_relaxed);
+}
+
+const struct be_ops be_cpu_ops = {
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .facts = cpu_facts,
+    .event_fd = cpu_event_fd,
+    .poll = cpu_poll,
+    .submit = cpu_submit,
+    .host_alloc = cpu_host_alloc,
+    .host_free = cpu_host_free,
+    .progress = cpu_progress,
+};
