@@ -1,11 +1,22 @@
-/* The socket side of the daemon: listener, peers, frames, back-pressure. Knows the protocol's frames and bodies (through
- * proto/), nothing of jobs or memory. One thread: that of the loop.
+/* The socket side of the daemon: listener, peers, frames, back-pressure. Knows the protocol's frames and bodies
+ * (through proto/), nothing of jobs or memory. One thread: that of the loop.
  *
- * A peer is told to handlers when its HELLO has been accepted by them; each later message is handed over decoded. A frame
- * that breaks the protocol is answered by an ERROR notice and ends the peer; a body that does not parse, or lacks a
- * field, is answered by the reply of its type with that status, and the connection goes on.
- * Turns: at most one frame per peer per loop turn. A peer whose replies pile up is not read from; past the write cap, or
- * when a frame is not finished or HELLO not sent in time, it is cut (SLOW_PEER).
+ * A peer is told to handlers when its HELLO has been accepted by them; each later message is handed over decoded.
+ * What net answers by itself:
+ *   no magic, a type that only the daemon sends, surplus descriptors    ERROR notice PROTOCOL_ERROR, the peer ends
+ *   body or descriptor count over its cap (seen in the header)          ERROR notice TOO_LARGE, the peer ends
+ *   first message not HELLO, or HELLO again                             ERROR notice HELLO_REQUIRED, the peer ends
+ *   another major                       HELLO reply (to a HELLO) or ERROR notice VERSION_MISMATCH, the peer ends
+ *   a request type that is not known    a reply of that type | MLA_REPLY, whose body is only the status
+ * UNKNOWN_MESSAGE; the connection goes on, so that clients of a later minor can ask and fall back a body that does not
+ * parse or lacks a field, descriptors too few, too many for the message, or cut off by the kernel the reply of its type
+ * with that status; the connection goes on more than max_peers                 ERROR notice OVERLOADED, closed The end
+ * of a peer's stream ends the peer at once, also when it only shut down its sending side.
+ *
+ * Turns: at most one frame per peer per loop turn; what handlers and others send in a turn leaves at its end in one
+ * write per peer. A peer whose replies pile up is not read from; past the write cap, or when a frame is not finished or
+ * HELLO not sent in time, or when nothing is taken for too long while replies wait, it is cut (SLOW_PEER; the notice is
+ * sent where the peer can still read it).
  */
 #ifndef MLA_DAEMON_NET_H
 #define MLA_DAEMON_NET_H
@@ -24,14 +35,15 @@ struct net;
 struct net_peer;
 
 struct net_config {
-    const char *socket_path; /* bound when no socket was passed in by the service manager (LISTEN_FDS) */
-    mode_t socket_mode;      /* 0660 */
+    const char *socket_path;  /* bound when no socket was passed in by the service manager (LISTEN_FDS) */
+    mode_t socket_mode;       /* 0660 */
     const char *socket_group; /* NULL: the daemon's own */
     uint32_t max_peers;
     uint32_t write_queue_bytes; /* per peer: reading pauses at half of it, the peer is cut at all of it */
+    /* 0: no limit. Looked at by one timer, so they may be late by a quarter of the shortest, at most by 250 ms. */
     uint32_t hello_timeout_ms;
-    uint32_t frame_timeout_ms;  /* from a frame's first byte to its last */
-    uint32_t write_timeout_ms;  /* without progress while replies wait */
+    uint32_t frame_timeout_ms; /* from a frame's first byte to its last */
+    uint32_t write_timeout_ms; /* without progress while replies wait */
 };
 
 struct net_creds { /* from SO_PEERCRED and SO_PEERGROUPS at accept */
@@ -69,20 +81,23 @@ struct net_counters {
     uint64_t peers; /* now */
 };
 
-/* Binds or adopts the socket and starts to listen. 0, or positive with *err filled. The structures stay the caller's
- * until net_close's callback. */
+/* Binds or adopts the socket and starts to listen. 0, or positive with *err filled: a text for the operator and the
+ * name of the setting as field. The structures stay the caller's until net_close's callback. Before other threads: it
+ * sets the umask for a moment and removes the LISTEN_* variables. */
 int net_open(struct net **out, uv_loop_t *loop, const struct net_config *config, const struct net_handlers *handlers,
              void *app, struct mla_error *err);
 
 /* Stops to accept; peers stay. Removes the socket file if it is the one that net_open bound. */
 void net_stop_listening(struct net *net);
 
-/* Ends all peers after a last flush attempt and frees everything; done is called from the loop. */
+/* Ends all peers after a last flush attempt and frees everything; handlers->closed for each accepted peer and then done
+ * are called from the loop, not from within. net is gone when done is called. */
 void net_close(struct net *net, void (*done)(void *app));
 
 /* Queues a message. request_id 0 for notices. Never blocks and never calls back into handlers; a peer that is over its
- * write cap is ended from the loop later. Returns 0, -EPIPE when the peer is ending, -E2BIG when the body is over the
- * protocol's cap (nothing was queued). */
+ * write cap is ended from the loop later (one message on an empty queue is always taken, however large). Returns 0,
+ * -EPIPE when the peer is ending, -E2BIG when the body is over the protocol's cap (nothing was queued), -EINVAL for a
+ * type that the codec does not know. */
 int net_send(struct net_peer *peer, const struct mla_message *message, uint64_t request_id);
 
 /* Sends an ERROR notice and ends the peer when it is flushed (or after a second). */
