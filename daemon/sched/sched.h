@@ -201,8 +201,8 @@ void sched_configure(struct sched *s, const struct sched_config *config);
 void sched_step(struct sched *s, const struct sched_event *event);
 
 /* The next action. false: none. Order among those that are due: LAUNCH; UNWATCH and REPLY, job by job; RELEASE; WATCH;
- * STAGE; SET_TIMER; EXIT, which comes after every REPLY and every RELEASE that is due. EXIT does not wait for objects
- * that the caller itself has pinned. A peer with in_flight 0 may be freed right after the step of its PEER_GONE. */
+ * STAGE; EXIT; SET_TIMER. EXIT does not wait for objects that the caller itself has pinned. A peer with in_flight 0 may
+ * be freed right after the step of its PEER_GONE. */
 bool sched_next(struct sched *s, struct sched_action *action);
 
 /* Pins an object for something that is no job (a cache pins its region, an attachment its cache). unpin gives RELEASE
