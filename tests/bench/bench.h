@@ -1,0 +1,22 @@
+/* mla-bench SUBCOMMAND [--json FILE] [--check] [options of the subcommand]
+ *
+ * A subcommand measures, fills a report and returns; main.c prints it as a table, writes the JSON and, with --check,
+ * exits 1 when a bar falls short. Exit 2: bad usage or the measurement itself failed.
+ * To add one: a function here, a file of its own, a line in main.c.
+ */
+#ifndef MLA_TESTS_BENCH_BENCH_H
+#define MLA_TESTS_BENCH_BENCH_H
+
+#include "tests/bench/report.h"
+
+/* argv: what is left for the subcommand, without its name, --json and --check. 0, or non-zero after a line on stderr.
+ */
+typedef int (*bench_fn)(int argc, char **argv, struct bench_report *report);
+
+int bench_cpu(int argc, char **argv, struct bench_report *report);
+
+/* Value of option `name` in argv ("--rounds 9"), or fallback; -1 when it is not a number in [least, most]. Prints why.
+ */
+long bench_option(int argc, char **argv, const char *name, long fallback, long least, long most);
+
+#endif

@@ -1,0 +1,80 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/bench/bench.h"
+
+static const struct {
+    const char *name;
+    bench_fn run;
+    const char *help;
+} subcommands[] = {
+#if defined(MLAD_HAVE_CPU_BACKEND)
+    {"cpu", bench_cpu, "decode on the CPU backend against a 2048^3 sgemm of the same BLAS [--threads N] [--rounds N]"},
+#endif
+    {NULL, NULL, NULL},
+};
+
+static int usage(FILE *out)
+{
+    fputs("usage: mla-bench SUBCOMMAND [--json FILE] [--check] [options]\n", out);
+    for (size_t i = 0; subcommands[i].name; i++)
+        fprintf(out, "  %-8s %s\n", subcommands[i].name, subcommands[i].help);
+    return 2;
+}
+
+long bench_option(int argc, char **argv, const char *name, long fallback, long least, long most)
+{
+    for (int i = 0; i + 1 < argc; i++) {
+        if (strcmp(argv[i], name) != 0)
+            continue;
+        char *end;
+        long value = strtol(argv[i + 1], &end, 10);
+        if (*end == '\0' && end != argv[i + 1] && value >= least && value <= most)
+            return value;
+        fprintf(stderr, "mla-bench: %s wants a number from %ld to %ld\n", name, least, most);
+        return -1;
+    }
+    return fallback;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2)
+        return usage(stderr);
+    if (strcmp(argv[1], "--help") == 0) {
+        usage(stdout);
+        return 0;
+    }
+    bench_fn run = NULL;
+    for (size_t i = 0; subcommands[i].name; i++)
+        if (strcmp(argv[1], subcommands[i].name) == 0)
+            run = subcommands[i].run;
+    if (!run)
+        return usage(stderr);
+
+    const char *json = NULL;
+    bool check = false;
+    int n = 0;
+    for (int i = 2; i < argc; i++) {
+        if (strcmp(argv[i], "--check") == 0)
+            check = true;
+        else if (strcmp(argv[i], "--json") == 0 && i + 1 < argc)
+            json = argv[++i];
+        else
+            argv[n++] = argv[i];
+    }
+
+    static struct bench_report report;
+    if (run(n, argv, &report) != 0)
+        return 2;
+    bench_print(&report, stdout);
+    if (json) {
+        int rc = bench_write_json(&report, json);
+        if (rc != 0) {
+            fprintf(stderr, "mla-bench: %s: %s\n", json, strerror(-rc));
+            return 2;
+        }
+    }
+    return check && !bench_bars_met(&report) ? 1 : 0;
+}
