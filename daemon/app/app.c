@@ -1,0 +1,338 @@
+/* The composition root: here, and only in this folder, net, sched and backend meet. */
+#include "daemon/app/app.h"
+
+#include <signal.h>
+
+#include "daemon/app/state.h"
+#include "daemon/util/clock.h"
+#include "daemon/util/random.h"
+
+/* One per process; static, so that what is still registered at exit stays reachable. */
+static struct app the_app;
+
+static void shut_down(struct app *app, int exit_code);
+
+/* ---- events and actions ---- */
+
+static void release(struct app *app, struct sched_object *sched)
+{
+    struct app_object *object = (struct app_object *)(void *)sched;
+    switch (object->kind) {
+    case APP_REGION:
+        memory_release(app, (struct app_region *)(void *)object);
+        break;
+    case APP_CACHE:
+        cache_release(app, (struct app_cache *)(void *)object);
+        break;
+    case APP_TABLE_SET:
+        tables_release(app, (struct app_table_set *)(void *)object);
+        break;
+    }
+}
+
+static int exit_code_of(enum mla_status code)
+{
+    return code == MLA_OK ? APP_EXIT_OK : code == MLA_DEVICE_LOST ? APP_EXIT_DEVICE_LOST : APP_EXIT_DRAIN_TIMEOUT;
+}
+
+static void carry_out(struct app *app, const struct sched_action *action)
+{
+    struct app_job *job = (struct app_job *)(void *)action->job;
+    switch (action->kind) {
+    case SCHED_WATCH:
+        decode_watch(app, job);
+        break;
+    case SCHED_UNWATCH:
+        decode_unwatch(app, job);
+        break;
+    case SCHED_STAGE:
+        batch_stage(app, action->batch, action->generation);
+        break;
+    case SCHED_LAUNCH:
+        batch_launch(app, action->batch);
+        break;
+    case SCHED_REPLY:
+        decode_answer(app, job);
+        break;
+    case SCHED_RELEASE:
+        release(app, action->object);
+        break;
+    case SCHED_SET_TIMER:
+        app_arm_timer(&app->sched_timer, action->at_ns);
+        break;
+    case SCHED_EXIT:
+        shut_down(app, exit_code_of(action->code));
+        break;
+    }
+}
+
+void app_pump(struct app *app)
+{
+    struct sched_action action;
+    if (app->in_actions)
+        return;
+    app->in_actions = true;
+    while (sched_next(&app->sched, &action))
+        carry_out(app, &action);
+    app->in_actions = false;
+}
+
+void app_event(struct app *app, struct sched_event event)
+{
+    event.now_ns = mla_now_ns();
+    sched_step(&app->sched, &event);
+    app_pump(app);
+}
+
+/* ---- timers ---- */
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct app *app = timer->data;
+    if (timer == &app->sched_timer)
+        app_event(app, (struct sched_event){.kind = SCHED_TIMER});
+    else
+        cache_attach_timer(app);
+}
+
+void app_arm_timer(uv_timer_t *timer, uint64_t at_ns)
+{
+    if (at_ns == 0 || at_ns == UINT64_MAX) {
+        uv_timer_stop(timer);
+        return;
+    }
+    uint64_t now = mla_now_ns();
+    uint64_t ms = at_ns <= now ? 0 : (at_ns - now + MLA_NS_PER_MS - 1) / MLA_NS_PER_MS;
+    uv_update_time(timer->loop);
+    uv_timer_start(timer, on_timer, ms, 0);
+}
+
+/* ---- the backend ---- */
+
+void app_submit(struct app *app, struct app_request *request)
+{
+    if (app->device_lost)
+        return;
+    request->be.user = request;
+    if (list_empty(&app->overflow) && be_submit(&app->be, &request->be) == 0)
+        return;
+    list_push_back(&app->overflow, &request->in_overflow);
+}
+
+static void flush_overflow(struct app *app)
+{
+    list_for_each_safe (node, &app->overflow) {
+        struct app_request *request = list_entry(node, struct app_request, in_overflow);
+        if (be_submit(&app->be, &request->be) != 0)
+            return;
+        list_del(node);
+    }
+}
+
+static void lose_device(struct app *app, const struct mla_error *error)
+{
+    mla_log(MLA_LOG_ERROR, "device_lost", "text=%s", error->text);
+    app->device_lost = true;
+    app->health = MLA_HEALTH_FAILED;
+    app->health_reason = "the device is lost";
+    for (struct net_peer *peer = net_next_peer(app->net, NULL); peer != NULL; peer = net_next_peer(app->net, peer)) {
+        struct mla_message notice;
+        mla_message_init(&notice, MLA_NOTICE_GOAWAY);
+        notice.goaway_notice.reason = MLA_GOAWAY_FATAL;
+        notice.goaway_notice.status = *error;
+        net_send(peer, &notice, 0);
+    }
+    app_event(app, (struct sched_event){.kind = SCHED_FATAL});
+}
+
+#define EVENTS_PER_POLL 64
+
+static void on_backend(uv_poll_t *poll, int status, int events)
+{
+    struct app *app = poll->data;
+    struct be_event batch[EVENTS_PER_POLL];
+    size_t n;
+    (void)status;
+    (void)events;
+    do {
+        n = be_poll(&app->be, batch, EVENTS_PER_POLL);
+        for (size_t i = 0; i < n && !app->device_lost; i++) {
+            if (batch[i].kind == BE_FATAL) {
+                lose_device(app, &batch[i].error);
+            } else {
+                struct app_request *request = batch[i].request->user;
+                request->done(app, request, &batch[i]);
+            }
+        }
+        flush_overflow(app);
+    } while (n == EVENTS_PER_POLL && !app->closing);
+}
+
+/* ---- the end ---- */
+
+void app_drain(struct app *app, uint64_t deadline_us)
+{
+    uint64_t now = mla_now_ns();
+    if (app->health == MLA_HEALTH_READY) {
+        mla_log(MLA_LOG_NOTICE, "draining", "deadline_us=%llu", (unsigned long long)deadline_us);
+        app->health = MLA_HEALTH_DRAINING;
+        app->health_reason = "draining: no new work is taken";
+        for (struct net_peer *peer = net_next_peer(app->net, NULL); peer != NULL;
+             peer = net_next_peer(app->net, peer)) {
+            struct mla_message notice;
+            mla_message_init(&notice, MLA_NOTICE_GOAWAY);
+            notice.goaway_notice.reason = MLA_GOAWAY_DRAINING;
+            notice.goaway_notice.deadline_us = deadline_us;
+            net_send(peer, &notice, 0);
+        }
+    }
+    uint64_t limit_us = (UINT64_MAX - now) / MLA_NS_PER_US;
+    uint64_t deadline_ns = now + (deadline_us < limit_us ? deadline_us : limit_us) * MLA_NS_PER_US;
+    app_event(app, (struct sched_event){.kind = SCHED_DRAIN, .deadline_ns = deadline_ns});
+}
+
+static void on_signal(uv_signal_t *handle, int signum)
+{
+    struct app *app = handle->data;
+    mla_log(MLA_LOG_NOTICE, "signal", "signal=%s", signum == SIGTERM ? "SIGTERM" : "SIGINT");
+    app_drain(app, app->config->drain_timeout_ms * 1000);
+}
+
+static void close_handles(struct app *app)
+{
+    uv_handle_t *handles[] = {(uv_handle_t *)&app->backend_poll, (uv_handle_t *)&app->sched_timer,
+                              (uv_handle_t *)&app->attach_timer, (uv_handle_t *)&app->sigterm,
+                              (uv_handle_t *)&app->sigint};
+    for (size_t i = 0; i < sizeof(handles) / sizeof(handles[0]); i++)
+        if (!uv_is_closing(handles[i]))
+            uv_close(handles[i], NULL);
+}
+
+static void on_net_closed(void *user)
+{
+    close_handles(user);
+}
+
+static void shut_down(struct app *app, int exit_code)
+{
+    if (app->closing)
+        return;
+    app->closing = true;
+    app->exit_code = exit_code;
+    mla_log(MLA_LOG_NOTICE, "exit", "code=%d", exit_code);
+    net_stop_listening(app->net);
+    net_close(app->net, on_net_closed);
+}
+
+/* ---- the beginning ---- */
+
+static int fail(const char *what, const struct mla_error *err)
+{
+    mla_log(MLA_LOG_ERROR, "start_failed", "what=%s status=%s field=%s text=%s", what, mla_status_name(err->code),
+            err->field, err->text);
+    return APP_EXIT_START;
+}
+
+static int open_backend(struct app *app)
+{
+    struct mla_error err = {0};
+    const struct be_ops *ops = be_find(app->config->backend);
+    if (ops == NULL) {
+        mla_error_set(&err, MLA_UNSUPPORTED, "daemon.backend", "this build has no backend \"%s\"",
+                      app->config->backend);
+        return fail("backend", &err);
+    }
+    struct be_config config = {.threads = (uint32_t)app->config->cpu_threads,
+                               .workspace_bytes = app->config->workspace_bytes};
+    if (be_open(&app->be, ops, &config, &err) != 0)
+        return fail("backend", &err);
+    const struct be_facts *facts = be_facts(&app->be);
+    mla_log(MLA_LOG_INFO, "backend", "name=%s device=%s gpu_uuid=%s units=%u rows_per_unit=%u workspace_bytes=%llu",
+            facts->name, facts->device_name, facts->gpu_uuid, facts->device.resident_units, facts->device.rows_per_unit,
+            (unsigned long long)facts->workspace_bytes);
+    return APP_EXIT_OK;
+}
+
+static int open_net(struct app *app)
+{
+    static const struct net_handlers handlers = {app_on_hello, app_on_message, app_on_closed};
+    const struct app_config *config = app->config;
+    struct net_config net = {.socket_path = config->socket,
+                             .socket_mode = config->socket_mode,
+                             .socket_group = config->socket_group[0] == '\0' ? NULL : config->socket_group,
+                             .max_peers = (uint32_t)config->max_clients,
+                             .write_queue_bytes = (uint32_t)config->max_write_queue_bytes,
+                             .hello_timeout_ms = (uint32_t)config->hello_timeout_ms,
+                             .frame_timeout_ms = (uint32_t)config->frame_timeout_ms,
+                             .write_timeout_ms = (uint32_t)config->write_timeout_ms};
+    struct mla_error err = {0};
+    if (net_open(&app->net, &app->loop, &net, &handlers, app, &err) != 0)
+        return fail("socket", &err);
+    return APP_EXIT_OK;
+}
+
+static void init(struct app *app, const struct app_config *config)
+{
+    app->config = config;
+    app->started_ns = mla_now_ns();
+    app->health = MLA_HEALTH_STARTING;
+    app->health_reason = "starting";
+    list_init(&app->clients);
+    list_init(&app->published);
+    list_init(&app->attach_waits);
+    list_init(&app->overflow);
+    struct sched_config sched = {.max_in_flight = (uint32_t)config->total_jobs_in_flight,
+                                 .max_running = 1,
+                                 .batch_jobs_max = (uint32_t)config->batch_jobs,
+                                 .batch_seqs_max = (uint32_t)config->batch_seqs,
+                                 .retry_after_us = config->retry_after_us};
+    sched_init(&app->sched, &sched);
+}
+
+static void start_handles(struct app *app)
+{
+    uv_poll_init(&app->loop, &app->backend_poll, be_event_fd(&app->be));
+    app->backend_poll.data = app;
+    uv_poll_start(&app->backend_poll, UV_READABLE, on_backend);
+    uv_timer_init(&app->loop, &app->sched_timer);
+    uv_timer_init(&app->loop, &app->attach_timer);
+    app->sched_timer.data = app->attach_timer.data = app;
+    uv_signal_init(&app->loop, &app->sigterm);
+    uv_signal_init(&app->loop, &app->sigint);
+    app->sigterm.data = app->sigint.data = app;
+    uv_signal_start(&app->sigterm, on_signal, SIGTERM);
+    uv_signal_start(&app->sigint, on_signal, SIGINT);
+}
+
+int app_run(const struct app_config *config)
+{
+    struct app *app = &the_app;
+    init(app, config);
+    if (mla_random_id(&app->boot_nonce) != 0)
+        return APP_EXIT_START;
+    int r = open_backend(app);
+    if (r != APP_EXIT_OK)
+        return r;
+    uv_loop_init(&app->loop);
+    start_handles(app);
+    r = open_net(app);
+    if (r != APP_EXIT_OK) {
+        close_handles(app);
+        uv_run(&app->loop, UV_RUN_DEFAULT);
+        be_close(&app->be);
+        uv_loop_close(&app->loop);
+        return r;
+    }
+    app->health = MLA_HEALTH_READY;
+    app->health_reason = "";
+    mla_log(MLA_LOG_NOTICE, "ready", "socket=%s backend=%s version=%s", config->socket, be_facts(&app->be)->name,
+            MLAD_VERSION);
+    uv_run(&app->loop, UV_RUN_DEFAULT);
+    uv_loop_close(&app->loop);
+    /* A launch that outlived the drain deadline, or a lost device, may never let the backend's thread end. */
+    if (app->exit_code == APP_EXIT_OK) {
+        batch_free_buffers(app);
+        be_close(&app->be);
+    }
+    return app->exit_code;
+}

@@ -1,0 +1,266 @@
+/* STAGE and LAUNCH: from the jobs of a batch to a plan and records that items read, and back from the device's status
+ * words to the jobs. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/app/state.h"
+
+static struct app_job *job_at(struct list *node)
+{
+    return (struct app_job *)(void *)list_entry(node, struct sched_job, in_queue);
+}
+
+static bool grow_device(struct app *app, struct app_buffer *buffer, size_t bytes)
+{
+    if (bytes == 0)
+        bytes = 1;
+    if (buffer->bytes >= bytes)
+        return true;
+    size_t cap = bytes + bytes / 2;
+    if (buffer->memory != NULL)
+        be_host_free(&app->be, buffer->memory);
+    buffer->memory = be_host_alloc(&app->be, cap, &buffer->address);
+    buffer->bytes = buffer->memory == NULL ? 0 : cap;
+    return buffer->memory != NULL;
+}
+
+static bool grow_host(void *pointer_to_array, size_t *cap, size_t n, size_t size)
+{
+    if (*cap >= n && n > 0)
+        return true;
+    size_t want = n + n / 2 + 16;
+    void *grown = realloc(*(void **)pointer_to_array, want * size);
+    if (grown == NULL)
+        return false;
+    *(void **)pointer_to_array = grown;
+    *cap = want;
+    return true;
+}
+
+static enum plan_policy policy(const struct app_config *config)
+{
+    return strcmp(config->policy, "seed") == 0       ? PLAN_SEED
+           : strcmp(config->policy, "balanced") == 0 ? PLAN_BALANCED
+                                                     : PLAN_AUTO;
+}
+
+/* Shapes of the batch's jobs, one after the other. */
+static bool describe(struct app_batch *b, uint32_t n_jobs, uint32_t n_seqs, struct plan_request *request)
+{
+    if (!grow_host(&b->plan_jobs, &b->plan_jobs_cap, n_jobs, sizeof(*b->plan_jobs)) ||
+        !grow_host(&b->plan_seqs, &b->plan_seqs_cap, n_seqs, sizeof(*b->plan_seqs)))
+        return false;
+    uint32_t j = 0, s = 0;
+    list_for_each (node, &b->sched->jobs) {
+        const struct app_job *job = job_at(node);
+        const struct app_table_set *set = job->tables;
+        b->plan_jobs[j++] = (struct plan_job){
+            .first_seq = s, .n_seqs = set->n_seqs, .mask = job->abi.mask, .batch_invariant = job->batch_invariant};
+        for (uint32_t i = 0; i < set->n_seqs; i++)
+            b->plan_seqs[s++] = (struct plan_seq){set->q_len[i], set->kv_len_max[i]};
+        request->heads = job->abi.heads;
+    }
+    request->jobs = b->plan_jobs;
+    request->seqs = b->plan_seqs;
+    request->n_jobs = n_jobs;
+    request->n_seqs = n_seqs;
+    return true;
+}
+
+static int make_plan(struct app *app, struct app_batch *b, uint32_t n_jobs, uint32_t n_seqs)
+{
+    const struct be_facts *facts = be_facts(&app->be);
+    struct plan_request request = {.device = facts->device,
+                                   .costs = facts->costs,
+                                   .policy = policy(app->config),
+                                   .tile_rows = facts->tile_rows,
+                                   .workspace_bytes_max = facts->workspace_bytes};
+    struct plan *plan = &b->plan;
+    if (!describe(b, n_jobs, n_seqs, &request))
+        return -ENOMEM;
+    int r = plan_bound(&request, &plan->capacity);
+    if (r != 0)
+        return r;
+    if (!grow_device(app, &b->tiles, plan->capacity.tiles * sizeof(*plan->tiles)) ||
+        !grow_device(app, &b->items, plan->capacity.items * sizeof(*plan->items)) ||
+        !grow_device(app, &b->reduces, plan->capacity.reduces * sizeof(*plan->reduces)) ||
+        !grow_host(&b->scratch, &b->scratch_bytes, plan->capacity.scratch_bytes, 1))
+        return -ENOMEM;
+    plan->tiles = b->tiles.memory;
+    plan->items = b->items.memory;
+    plan->reduces = b->reduces.memory;
+    plan->scratch = b->scratch;
+    return plan_build(&request, plan);
+}
+
+static bool make_records(struct app *app, struct app_batch *b, uint32_t n_jobs, uint32_t n_seqs)
+{
+    if (!grow_device(app, &b->jobs, n_jobs * sizeof(struct mla_abi_job)) ||
+        !grow_device(app, &b->seqs, n_seqs * sizeof(struct mla_abi_seq)) ||
+        !grow_device(app, &b->status, n_seqs * sizeof(uint64_t)) ||
+        !grow_host(&b->done, &b->done_cap, n_jobs, sizeof(*b->done)))
+        return false;
+    struct mla_abi_job *jobs = b->jobs.memory;
+    struct mla_abi_seq *seqs = b->seqs.memory;
+    memset(b->status.memory, 0, n_seqs * sizeof(uint64_t));
+    uint32_t j = 0, s = 0, n_done = 0;
+    list_for_each (node, &b->sched->jobs) {
+        struct app_job *job = job_at(node);
+        const struct app_table_set *set = job->tables;
+        jobs[j] = job->abi;
+        jobs[j].first_seq = s;
+        jobs[j].status = b->status.address + s * sizeof(uint64_t);
+        uint32_t token = 0;
+        uint64_t entry = 0;
+        for (uint32_t i = 0; i < set->n_seqs; i++) {
+            uint32_t per_seq = job->table_entries_per_seq;
+            seqs[s++] = (struct mla_abi_seq){.job = j,
+                                             .q_len = set->q_len[i],
+                                             .kv_len_max = set->kv_len_max[i],
+                                             .first_token = token,
+                                             .table_first = per_seq > 0 ? (uint64_t)i * per_seq : entry};
+            token += set->q_len[i];
+            entry += (set->kv_len_max[i] + set->tokens_per_entry - 1) / set->tokens_per_entry;
+        }
+        if (job->done_word != NULL)
+            b->done[n_done++] = (struct be_done_word){job->done_word, job->done_value};
+        j++;
+    }
+    b->be = (struct be_batch){.plan = &b->plan,
+                              .jobs = jobs,
+                              .seqs = seqs,
+                              .n_jobs = n_jobs,
+                              .n_seqs = n_seqs,
+                              .done = b->done,
+                              .n_done = n_done};
+    return true;
+}
+
+/* What each reply says of its job's share of the plan. */
+static void share_out(struct app_batch *b)
+{
+    uint32_t t = 0, end = 0;
+    list_for_each (node, &b->sched->jobs) {
+        struct app_job *of_job = job_at(node);
+        end += of_job->tables->n_seqs;
+        of_job->tiles = of_job->items = of_job->splits = 0;
+        for (; t < b->plan.n_tiles && b->plan.tiles[t].seq < end; t++) {
+            of_job->tiles++;
+            of_job->items += b->plan.tiles[t].n_items;
+            if (b->plan.tiles[t].n_items > of_job->splits)
+                of_job->splits = b->plan.tiles[t].n_items;
+        }
+    }
+}
+
+static enum mla_status plan_status(int r)
+{
+    return r == -ENOMEM || r == -ENOSPC ? MLA_OUT_OF_MEMORY : r == -EOVERFLOW ? MLA_TOO_LARGE : MLA_INTERNAL;
+}
+
+void batch_stage(struct app *app, struct sched_batch *batch, uint32_t generation)
+{
+    struct app_batch *b = batch->user;
+    if (b == NULL) {
+        for (b = app->batches; b->sched != NULL; b++)
+            ; /* one record per slot of the scheduler: there is a free one */
+        b->sched = batch;
+        batch->user = b;
+    }
+    uint32_t n_jobs = 0;
+    uint64_t n_seqs = 0;
+    app->metrics.stages++;
+    list_for_each (node, &batch->jobs) {
+        n_jobs++;
+        n_seqs += job_at(node)->tables->n_seqs;
+    }
+    int r = n_seqs > UINT32_MAX ? -EOVERFLOW : make_plan(app, b, n_jobs, (uint32_t)n_seqs);
+    if (r == 0 && !make_records(app, b, n_jobs, (uint32_t)n_seqs))
+        r = -ENOMEM;
+    if (r == 0) {
+        share_out(b);
+    } else {
+        mla_log(MLA_LOG_ERROR, "plan_failed", "jobs=%u seqs=%llu errno=%d", n_jobs, (unsigned long long)n_seqs, -r);
+        list_for_each (node, &batch->jobs) {
+            mla_error_set(&job_at(node)->plan_error, plan_status(r), NULL, "the batch could not be planned");
+        }
+    }
+    app_event(app, (struct sched_event){.kind = SCHED_PLANNED,
+                                        .batch = batch,
+                                        .generation = generation,
+                                        .code = r == 0 ? MLA_OK : plan_status(r)});
+}
+
+/* ---- launch and end ---- */
+
+static void count(struct app *app, const struct app_batch *b)
+{
+    struct metrics *m = &app->metrics;
+    const struct plan *plan = &b->plan;
+    m->batches++;
+    m->tiles += plan->n_tiles;
+    m->items += plan->n_items;
+    m->reduces += plan->n_reduces;
+    m->useful_rows += plan->useful_rows;
+    m->row_slots += plan->row_slots;
+    m->item_units += plan->item_units;
+    for (uint32_t i = 0; i < plan->n_items; i++)
+        m->pages += plan->items[i].page_end - plan->items[i].page_begin;
+    metrics_observe_jobs(&m->batch_jobs, b->sched->n_jobs);
+}
+
+static void collect_faults(struct app *app, struct app_batch *b)
+{
+    const uint64_t *status = b->status.memory;
+    uint32_t s = 0;
+    list_for_each (node, &b->sched->jobs) {
+        struct app_job *job = job_at(node);
+        for (uint32_t i = 0; i < job->tables->n_seqs; i++, s++) {
+            if (status[s] == 0)
+                continue;
+            enum mla_status code = (enum mla_status)(status[s] >> 32);
+            metrics_count_fault(&app->metrics, code);
+            if (job->n_faults < MLA_FAULTS_PER_REPLY_MAX)
+                job->faults[job->n_faults] = (struct mla_sequence_fault){i, code, (uint32_t)status[s]};
+            job->n_faults++;
+        }
+    }
+}
+
+static void on_launch_event(struct app *app, struct app_request *request, const struct be_event *event)
+{
+    struct app_batch *b = request->owner;
+    if (event->kind == BE_SUBMITTED) {
+        app_event(app, (struct sched_event){.kind = SCHED_SUBMITTED, .batch = b->sched});
+        return;
+    }
+    collect_faults(app, b);
+    app_event(app, (struct sched_event){.kind = SCHED_BATCH_DONE, .batch = b->sched, .code = MLA_OK});
+}
+
+void batch_launch(struct app *app, struct sched_batch *batch)
+{
+    struct app_batch *b = batch->user;
+    count(app, b);
+    b->request.be = (struct be_request){.op = BE_LAUNCH, .batch = &b->be};
+    b->request.done = on_launch_event;
+    b->request.owner = b;
+    app_submit(app, &b->request);
+}
+
+void batch_free_buffers(struct app *app)
+{
+    for (unsigned i = 0; i < SCHED_BATCHES; i++) {
+        struct app_batch *b = &app->batches[i];
+        struct app_buffer *buffers[] = {&b->tiles, &b->items, &b->reduces, &b->jobs, &b->seqs, &b->status};
+        for (unsigned k = 0; k < sizeof(buffers) / sizeof(buffers[0]); k++)
+            if (buffers[k]->memory != NULL)
+                be_host_free(&app->be, buffers[k]->memory);
+        free(b->scratch);
+        free(b->plan_jobs);
+        free(b->plan_seqs);
+        free(b->done);
+        memset(b, 0, sizeof(*b));
+    }
+}

@@ -1,0 +1,112 @@
+#include <grp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/app/state.h"
+#include "daemon/util/clock.h"
+#include "daemon/util/random.h"
+
+static bool has_group(const struct net_creds *creds, gid_t gid)
+{
+    if (creds->gid == gid)
+        return true;
+    for (size_t i = 0; i < creds->n_groups; i++)
+        if (creds->groups[i] == gid)
+            return true;
+    return false;
+}
+
+bool client_in_group(const struct app_client *client, const uint32_t *gids, size_t n_gids)
+{
+    for (size_t i = 0; i < n_gids; i++)
+        if (has_group(&client->creds, (gid_t)gids[i]))
+            return true;
+    return false;
+}
+
+/* Admin right: root, the daemon's own user, and members of daemon.admin_group. */
+static bool is_admin(const struct app *app, const struct net_creds *creds)
+{
+    if (creds->uid == 0 || creds->uid == geteuid())
+        return true;
+    if (app->config->admin_group[0] == '\0')
+        return false;
+    const struct group *group = getgrnam(app->config->admin_group);
+    return group != NULL && has_group(creds, group->gr_gid);
+}
+
+struct app_client *client_new(struct app *app, struct net_peer *peer, const struct mla_hello_request *hello)
+{
+    struct app_client *client = calloc(1, sizeof(*client));
+    if (client == NULL)
+        return NULL;
+    const struct net_creds *creds = net_peer_creds(peer);
+    client->creds = *creds;
+    client->creds.groups = NULL;
+    client->creds.n_groups = 0;
+    if (creds->n_groups > 0) {
+        gid_t *groups = malloc(creds->n_groups * sizeof(*groups));
+        if (groups == NULL) {
+            free(client);
+            return NULL;
+        }
+        memcpy(groups, creds->groups, creds->n_groups * sizeof(*groups));
+        client->creds.groups = groups;
+        client->creds.n_groups = creds->n_groups;
+    }
+    client->app = app;
+    client->peer = peer;
+    client->admin = is_admin(app, creds);
+    client->connected_ns = mla_now_ns();
+    strncpy(client->name, hello->client_name, sizeof(client->name) - 1);
+    if (mla_random_id(&client->id) != 0) {
+        free((void *)client->creds.groups);
+        free(client);
+        return NULL;
+    }
+    list_push_back(&app->clients, &client->in_app);
+    app->n_clients++;
+    net_peer_set_user(peer, client);
+    mla_log(MLA_LOG_INFO, "client_in", "client=%016llx name=%s pid=%d uid=%u", (unsigned long long)client->id,
+            client->name, (int)creds->pid, (unsigned)creds->uid);
+    return client;
+}
+
+void client_maybe_free(struct app_client *client)
+{
+    if (client->peer != NULL || client->sched.in_flight > 0 || client->n_jobs > 0 || client->n_regions > 0 ||
+        client->n_caches > 0 || client->n_table_sets > 0 || client->n_attachments > 0)
+        return;
+    struct app *app = client->app;
+    list_del(&client->in_app);
+    app->n_clients--;
+    mla_log(MLA_LOG_INFO, "client_released", "client=%016llx name=%s", (unsigned long long)client->id, client->name);
+    free((void *)client->creds.groups);
+    free(client);
+}
+
+void app_on_closed(void *user, struct net_peer *peer)
+{
+    struct app *app = user;
+    struct app_client *client = net_peer_user(peer);
+    client->peer = NULL;
+    if (app->closing) /* the process ends; what is registered goes with it */
+        return;
+    mla_log(MLA_LOG_INFO, "client_out", "client=%016llx name=%s jobs=%u", (unsigned long long)client->id, client->name,
+            client->sched.in_flight);
+    /* Held so that the steps below can look at it even when the last object goes in the middle of them. */
+    client->n_jobs++;
+    app_event(app, (struct sched_event){.kind = SCHED_PEER_GONE, .peer = &client->sched});
+    cache_client_gone(client);
+    struct app_region *region, *next_region;
+    HASH_ITER (hh, client->regions, region, next_region) {
+        memory_leave(client, region);
+    }
+    struct app_table_set *set, *next_set;
+    HASH_ITER (hh, client->table_sets, set, next_set) {
+        tables_leave(client, set);
+    }
+    client->n_jobs--;
+    client_maybe_free(client);
+}

@@ -1,0 +1,63 @@
+/* The daemon's configuration: an ini file (deploy/mlad.conf explains every key) and command-line overrides, through one
+ * table of keys (config.c). */
+#ifndef MLA_DAEMON_APP_CONFIG_H
+#define MLA_DAEMON_APP_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "daemon/util/log.h"
+#include "proto/limits.h"
+
+#define CONFIG_TEXT_BYTES 256
+
+struct app_config {
+    /* [daemon] */
+    char socket[CONFIG_TEXT_BYTES];
+    uint32_t socket_mode; /* octal in the file */
+    char socket_group[CONFIG_TEXT_BYTES];
+    char backend[CONFIG_TEXT_BYTES];
+    char log_level[CONFIG_TEXT_BYTES];
+    char admin_group[CONFIG_TEXT_BYTES]; /* may drain, beside root and the daemon's own user */
+    uint64_t drain_timeout_ms;
+    /* [limits], per client unless the name says otherwise */
+    uint64_t max_clients; /* of the daemon */
+    uint64_t max_regions;
+    uint64_t max_mapped_bytes;
+    uint64_t max_jobs_in_flight;
+    uint64_t max_queued_bytes;
+    uint64_t max_table_sets;
+    uint64_t max_caches;
+    uint64_t max_write_queue_bytes;
+    uint64_t hello_timeout_ms;
+    uint64_t frame_timeout_ms;
+    uint64_t write_timeout_ms;
+    /* [scheduler] */
+    uint64_t total_jobs_in_flight;
+    uint64_t batch_jobs;
+    uint64_t batch_seqs;
+    uint64_t default_timeout_ms; /* 0: none */
+    uint64_t retry_after_us;
+    char policy[CONFIG_TEXT_BYTES]; /* seed, balanced, auto */
+    /* [device] */
+    uint64_t workspace_bytes;
+    uint64_t cpu_threads; /* 0: one per online CPU */
+};
+
+void config_defaults(struct app_config *config);
+
+/* Reads a file over what config holds. 0, or -1 with a sentence that names file, line and key in why. */
+int config_load(struct app_config *config, const char *path, char *why, size_t why_bytes);
+
+/* One "section.key=value". 0, or -1 with a sentence in why. */
+int config_set(struct app_config *config, const char *assignment, char *why, size_t why_bytes);
+
+/* Checks what no single key shows. 0, or -1 with a sentence. */
+int config_check(const struct app_config *config, char *why, size_t why_bytes);
+
+/* Every key with its value, in the file's own form. */
+void config_print(const struct app_config *config, FILE *out);
+
+#endif

@@ -1,0 +1,306 @@
+/* A decode job from its frame to its reply. The scheduler decides when; here the objects it uses are held (from before
+ * SUBMIT until nothing of the job is at the backend any more) and its answer is put together. */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/app/state.h"
+#include "daemon/util/checked.h"
+#include "daemon/util/clock.h"
+
+#define ABORT_OFFSET (UINT64_C(1) << 62)
+
+static struct app_job *job_of(struct app_request *request)
+{
+    return request->owner;
+}
+
+/* The record goes when it is answered and the backend holds nothing of it; only then may its objects go. */
+static void job_maybe_free(struct app *app, struct app_job *job)
+{
+    if (!job->answered || (job->pending > 0 && !app->device_lost))
+        return;
+    struct app_client *client = job->client;
+    if (job->visible != NULL) {
+        be_host_free(&app->be, job->visible);
+        client->queued_bytes -= job->visible_bytes;
+    }
+    for (uint32_t i = 0; i < job->sched.n_pins; i++)
+        sched_unpin(&app->sched, job->pins[i]);
+    client->n_jobs--;
+    free(job);
+    client_maybe_free(client);
+    app_pump(app);
+}
+
+/* ---- submission ---- */
+
+static enum mla_status take_visible(struct app_client *client, const struct mla_decode_request *d, struct app_job *job,
+                                    struct mla_error *err)
+{
+    struct app *app = client->app;
+    if (d->n_visible == 0)
+        return MLA_OK;
+    uint64_t bytes = d->n_visible * sizeof(int32_t);
+    if (bytes > app->config->max_queued_bytes - client->queued_bytes)
+        return mla_error_set(err, MLA_QUOTA, "visible", "over the client's quota of queued bytes");
+    job->visible = be_host_alloc(&app->be, bytes, &job->abi.visible);
+    if (job->visible == NULL)
+        return mla_error_set(err, MLA_OUT_OF_MEMORY, "visible", "no device-readable memory for the counts");
+    memcpy(job->visible, d->visible, bytes);
+    job->visible_bytes = bytes;
+    client->queued_bytes += bytes;
+    return MLA_OK;
+}
+
+static uint64_t deadline(const struct app *app, const struct mla_decode_request *d)
+{
+    uint64_t ns, at;
+    uint64_t us = d->timeout_us > 0 ? d->timeout_us : app->config->default_timeout_ms * 1000;
+    if (us == 0 || mla_mul_u64(us, MLA_NS_PER_US, &ns) != 0 || mla_add_u64(mla_now_ns(), ns, &at) != 0)
+        return 0;
+    return at;
+}
+
+static enum mla_status admit(struct app_client *client, const struct net_request *request, struct mla_error *err)
+{
+    struct app_job *other;
+    const struct app_config *config = client->app->config;
+    HASH_FIND(hh, client->jobs, &request->request_id, sizeof(request->request_id), other);
+    if (other != NULL)
+        return mla_error_set(err, MLA_ALREADY_EXISTS, "request_id", "a request of that id is in flight");
+    if (client->n_jobs >= config->max_jobs_in_flight) {
+        mla_error_set(err, MLA_QUOTA, NULL, "the client has as many jobs in flight as it may");
+        err->value = client->n_jobs + 1u;
+        err->limit = config->max_jobs_in_flight;
+        err->retry_after_us = config->retry_after_us;
+        return MLA_QUOTA;
+    }
+    return MLA_OK;
+}
+
+void decode_submit(struct app_client *client, const struct net_request *request)
+{
+    struct app *app = client->app;
+    const struct mla_decode_request *d = &request->message->decode;
+    struct mla_error err = {0};
+    struct app_job *job = NULL;
+    if (admit(client, request, &err) != MLA_OK)
+        goto refused;
+    job = calloc(1, sizeof(*job));
+    if (job == NULL) {
+        mla_error_set(&err, MLA_OUT_OF_MEMORY, NULL, "no memory for the job");
+        goto refused;
+    }
+    if (decode_check(client, d, job, &err) != 0 || take_visible(client, d, job, &err) != MLA_OK)
+        goto refused;
+    job->client = client;
+    job->request_id = request->request_id;
+    job->watch.owner = job->unwatch.owner = job->abort.owner = job;
+    job->sched.peer = &client->sched;
+    job->sched.pins = job->pins;
+    job->sched.deadline_ns = deadline(app, d);
+    /* What one launch of the kernels has in common. */
+    job->sched.compat = (uint64_t)d->heads | (uint64_t)d->out_type << 16 | (uint64_t)job->cache->layout << 24;
+    job->sched.cost = job->tables->token_pages * d->heads;
+    job->sched.seqs = job->tables->n_seqs;
+    job->sched.priority = d->priority;
+    job->sched.has_ready = job->ready_word != NULL;
+    for (uint32_t i = 0; i < job->sched.n_pins; i++)
+        sched_pin(job->pins[i]);
+    client->n_jobs++;
+    HASH_ADD(hh, client->jobs, request_id, sizeof(job->request_id), job);
+    job->in_hash = true;
+    app_event(app, (struct sched_event){.kind = SCHED_SUBMIT, .job = &job->sched});
+    return;
+refused:
+    free(job);
+    metrics_count_job(&app->metrics, err.code);
+    app_reply_status(client, MLA_MSG_DECODE, request->request_id, &err);
+}
+
+void decode_cancel(struct app_client *client, const struct net_request *request)
+{
+    struct app_job *job;
+    uint64_t id = request->message->cancel.request_id;
+    HASH_FIND(hh, client->jobs, &id, sizeof(id), job);
+    if (job == NULL) {
+        struct mla_error err;
+        mla_error_set(&err, MLA_NOT_FOUND, "request_id", "no request of that id is in flight");
+        err.value = id;
+        app_reply_status(client, MLA_MSG_CANCEL, request->request_id, &err);
+        return;
+    }
+    app_reply_status(client, MLA_MSG_CANCEL, request->request_id, NULL);
+    app_event(client->app, (struct sched_event){.kind = SCHED_CANCEL, .job = &job->sched});
+}
+
+static struct app_job *find_revoked(struct app_client *client, const struct app_cache *cache)
+{
+    struct app_job *job, *next;
+    HASH_ITER (hh, client->jobs, job, next) {
+        if (job->cache == cache && !job->revoked && job->sched.state < SCHED_RUNNING)
+            return job;
+    }
+    return NULL;
+}
+
+/* What has not been launched ends; what runs ends by itself. Answering one job may answer others, so the search begins
+ * anew each time. */
+void decode_revoke_cache(struct app_client *client, const struct app_cache *cache)
+{
+    struct app_job *job;
+    while ((job = find_revoked(client, cache)) != NULL) {
+        job->revoked = true;
+        app_event(client->app, (struct sched_event){.kind = SCHED_CANCEL, .job = &job->sched});
+    }
+}
+
+/* ---- ready words ---- */
+
+static void on_ready(struct app *app, struct app_request *request, const struct be_event *event)
+{
+    struct app_job *job = job_of(request);
+    if (!job->watching) /* its UNWATCH was on the way */
+        return;
+    job->watching = false;
+    job->pending--;
+    if (!job->answered)
+        app_event(app, (struct sched_event){.kind = SCHED_READY, .job = &job->sched, .aborted = event->aborted});
+    else
+        job_maybe_free(app, job);
+}
+
+void decode_watch(struct app *app, struct app_job *job)
+{
+    job->watch.be = (struct be_request){.op = BE_WATCH, .watch = {job->ready_word, job->ready_value}};
+    job->watch.done = on_ready;
+    job->watching = true;
+    job->pending++;
+    app_submit(app, &job->watch);
+}
+
+static void on_unwatched(struct app *app, struct app_request *request, const struct be_event *event)
+{
+    struct app_job *job = job_of(request);
+    (void)event;
+    job->pending--;
+    if (job->watching) {
+        job->watching = false;
+        job->pending--;
+    }
+    job_maybe_free(app, job);
+}
+
+void decode_unwatch(struct app *app, struct app_job *job)
+{
+    if (!job->watching)
+        return;
+    job->unwatch.be = (struct be_request){.op = BE_UNWATCH, .unwatch = &job->watch.be};
+    job->unwatch.done = on_unwatched;
+    job->pending++;
+    app_submit(app, &job->unwatch);
+}
+
+/* ---- the answer ---- */
+
+static uint64_t us_between(uint64_t from_ns, uint64_t to_ns)
+{
+    return from_ns == 0 || to_ns <= from_ns ? 0 : (to_ns - from_ns) / MLA_NS_PER_US;
+}
+
+static enum mla_status final_code(const struct app_job *job)
+{
+    if (job->sched.code == MLA_CANCELLED && job->revoked)
+        return MLA_CACHE_GONE;
+    if (job->sched.code == MLA_OK && job->n_faults > 0)
+        return MLA_PARTIAL;
+    return job->sched.code;
+}
+
+static void describe(const struct app *app, const struct app_job *job, struct mla_error *status)
+{
+    switch (status->code) {
+    case MLA_PARTIAL:
+        mla_error_set(status, MLA_PARTIAL, NULL, "%llu sequences faulted; the others are complete",
+                      (unsigned long long)job->n_faults);
+        status->value = job->n_faults;
+        break;
+    case MLA_OVERLOADED:
+        mla_error_set(status, MLA_OVERLOADED, NULL, "the daemon's queue is full");
+        status->limit = app->config->total_jobs_in_flight;
+        status->retry_after_us = app->config->retry_after_us;
+        break;
+    case MLA_OK:
+        break;
+    default:
+        if (job->plan_error.code == status->code)
+            *status = job->plan_error;
+        else
+            mla_error_set(status, status->code, NULL, "%s", mla_status_text(status->code));
+    }
+}
+
+static void send_reply(struct app *app, struct app_job *job)
+{
+    const struct sched_job *s = &job->sched;
+    struct mla_message reply;
+    mla_message_init(&reply, MLA_MSG_DECODE | MLA_REPLY);
+    struct mla_decode_reply *r = &reply.decode_reply;
+    r->status.code = final_code(job);
+    describe(app, job, &r->status);
+    r->faults = job->faults;
+    r->n_faults = job->n_faults < MLA_FAULTS_PER_REPLY_MAX ? job->n_faults : MLA_FAULTS_PER_REPLY_MAX;
+    r->timing.present = true;
+    r->timing.wait_us = us_between(s->received_ns, s->ready_ns);
+    r->timing.queue_us = us_between(s->ready_ns, s->launched_ns);
+    r->timing.run_us = us_between(s->launched_ns, s->ended_ns);
+    r->batch = s->batch_number;
+    r->batch_jobs = s->batch_jobs;
+    if (s->batch_number != 0) {
+        r->tiles = job->tiles;
+        r->items = job->items;
+        r->splits = job->splits;
+        metrics_observe_us(&app->metrics.wait_seconds, r->timing.wait_us);
+        metrics_observe_us(&app->metrics.queue_seconds, r->timing.queue_us);
+        metrics_observe_us(&app->metrics.run_seconds, r->timing.run_us);
+    }
+    metrics_count_job(&app->metrics, r->status.code);
+    job->client->jobs_answered++;
+    app_reply(job->client, MLA_MSG_DECODE, job->request_id, &reply);
+    job->answered = true;
+    job_maybe_free(app, job);
+}
+
+static void on_aborted(struct app *app, struct app_request *request, const struct be_event *event)
+{
+    (void)event;
+    job_of(request)->pending--;
+    send_reply(app, job_of(request));
+}
+
+/* A stream may wait for the done word of a job that will never run: it gets the abort value, by the device thread so
+ * that the status words are there first; after a loss of the device by a plain store from here. */
+void decode_answer(struct app *app, struct app_job *job)
+{
+    if (job->in_hash) {
+        HASH_DELETE(hh, job->client->jobs, job);
+        job->in_hash = false;
+    }
+    bool launched = job->sched.batch_number != 0;
+    if (job->done_word != NULL && app->device_lost) {
+        __atomic_store_n(job->done_word, job->done_value + ABORT_OFFSET, __ATOMIC_RELEASE);
+    } else if (job->done_word != NULL && !launched) {
+        job->abort.be = (struct be_request){.op = BE_ABORT,
+                                            .abort = {.word = job->done_word,
+                                                      .value = job->done_value + ABORT_OFFSET,
+                                                      .user_status = job->abi.user_status,
+                                                      .n_seqs = job->tables->n_seqs,
+                                                      .code = final_code(job)}};
+        job->abort.done = on_aborted;
+        job->pending++;
+        app_submit(app, &job->abort);
+        return;
+    }
+    send_reply(app, job);
+}

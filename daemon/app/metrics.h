@@ -1,0 +1,53 @@
+/* Counters and histograms of the daemon, and their rendering as families of Prometheus' exposition format. Every series
+ * exists from the start, at 0. Loop thread only. */
+#ifndef MLA_DAEMON_APP_METRICS_H
+#define MLA_DAEMON_APP_METRICS_H
+
+#include <stdint.h>
+
+#include "proto/arena.h"
+#include "proto/codec.h"
+
+#define METRICS_REQUESTS 24 /* entries of MLA_REQUEST_LIST; checked in metrics.c */
+#define METRICS_CODES    64 /* at least the entries of MLA_STATUS_LIST */
+#define METRICS_BUCKETS  20
+
+struct metrics_histogram {
+    uint64_t buckets[METRICS_BUCKETS]; /* not cumulative; the last real one is followed by +Inf */
+    uint64_t count;
+    double sum;
+};
+
+struct metrics {
+    uint64_t requests[METRICS_REQUESTS]; /* by type */
+    uint64_t replies[METRICS_CODES];     /* by status */
+    uint64_t jobs[METRICS_CODES];        /* decodes, by status of the answer */
+    uint64_t faults[METRICS_CODES];      /* single sequences, by status */
+    struct metrics_histogram wait_seconds, queue_seconds, run_seconds, batch_jobs;
+    uint64_t batches, tiles, items, reduces, useful_rows, row_slots, item_units, pages;
+    uint64_t stages; /* plans made; more than batches when a job left one that was staged */
+};
+
+/* Values that others own, read when rendering. */
+struct metrics_gauges {
+    uint64_t clients, regions, mapped_bytes, caches, published, attachments, table_sets;
+    uint64_t jobs_waiting, jobs_queued, jobs_staged, jobs_running;
+    uint64_t uptime_us, workspace_bytes, units;
+    uint64_t accepted, refused, closed, frames_in, frames_out, bytes_in, bytes_out;
+    uint64_t protocol_errors, malformed_bodies, slow_peers, accept_pauses;
+    const char *version, *backend, *gpu_uuid;
+    int ready; /* 1 while new work is taken */
+};
+
+void metrics_count_request(struct metrics *m, uint16_t type);
+void metrics_count_reply(struct metrics *m, enum mla_status code);
+void metrics_count_job(struct metrics *m, enum mla_status code);
+void metrics_count_fault(struct metrics *m, enum mla_status code);
+void metrics_observe_us(struct metrics_histogram *h, uint64_t us); /* of a _seconds histogram */
+void metrics_observe_jobs(struct metrics_histogram *h, uint64_t jobs);
+
+/* Builds a METRICS reply in the arena. 0, or -ENOMEM. */
+int metrics_render(const struct metrics *m, const struct metrics_gauges *gauges, struct mla_arena *arena,
+                   struct mla_metrics_reply *reply);
+
+#endif

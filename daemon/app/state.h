@@ -1,0 +1,290 @@
+/* Records of the composition root, shared by the files of this folder only. Everything here lives on the loop's thread.
+ *
+ * Ownership: a client owns its regions, caches, attachments, table sets and jobs; each is found only through its client
+ * (what another connection owns does not exist for it). A record is freed when nothing uses it any more: objects by the
+ * scheduler's RELEASE and, for memory, by the backend's answer to UNMAP; a client when its last object and job are
+ * gone.
+ */
+#ifndef MLA_DAEMON_APP_STATE_H
+#define MLA_DAEMON_APP_STATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uthash.h>
+#include <uv.h>
+
+#include "daemon/app/config.h"
+#include "daemon/app/metrics.h"
+#include "daemon/backend/backend.h"
+#include "daemon/net/net.h"
+#include "daemon/sched/sched_state.h"
+#include "daemon/util/list.h"
+
+struct app;
+struct app_request;
+
+/* A request to the backend and what to do when it is answered. While the backend's ring is full it waits in line. */
+typedef void (*app_request_fn)(struct app *app, struct app_request *request, const struct be_event *event);
+struct app_request {
+    struct be_request be;
+    app_request_fn done; /* gets every event of the request */
+    void *owner;
+    struct list in_overflow;
+};
+
+enum app_object_kind { APP_REGION, APP_CACHE, APP_TABLE_SET };
+
+/* First member of what jobs can pin, so that RELEASE finds the record. */
+struct app_object {
+    struct sched_object sched;
+    enum app_object_kind kind;
+};
+
+struct app_client {
+    struct app *app;
+    struct net_peer *peer; /* NULL once the connection has ended */
+    struct sched_peer sched;
+    uint64_t id;
+    char name[MLA_MAX_NAME_BYTES + 1];
+    struct net_creds creds; /* groups copied */
+    bool admin;
+    uint64_t connected_ns;
+    uint64_t jobs_answered;
+    uint64_t mapped_bytes;
+    uint64_t queued_bytes;                                             /* table sets and visible counts held for it */
+    uint32_t n_regions, n_caches, n_table_sets, n_attachments, n_jobs; /* alive, also those on their way out */
+    struct app_region *regions;
+    struct app_cache *caches;
+    struct app_attachment *attachments;
+    struct app_table_set *table_sets;
+    struct app_job *jobs; /* by request id */
+    struct list in_app;
+};
+
+struct app_region {
+    struct app_object object; /* pinned by jobs and by the caches in it */
+    uint64_t id;
+    struct app_client *client;
+    struct be_region mem;
+    struct app_request request; /* MAP, later UNMAP */
+    uint64_t answer_id;         /* request to answer when that has ended */
+    bool answer;
+    bool leaving;
+    uint32_t n_caches;
+    char label[MLA_MAX_NAME_BYTES + 1];
+    UT_hash_handle hh;
+};
+
+struct app_cache {
+    struct app_object object; /* pinned by jobs; itself pins its region */
+    uint64_t id;
+    struct app_client *client;
+    struct app_region *region;
+    enum mla_cache_layout layout;
+    uint64_t offset, page_stride;
+    uint32_t num_pages, row_stride, tokens_per_entry, n_planes;
+    uint64_t *plane_offset;
+    char label[MLA_MAX_NAME_BYTES + 1];
+    bool published;
+    char name[MLA_MAX_NAME_BYTES + 1];
+    uint32_t gids[MLA_MAX_GIDS];
+    size_t n_gids;
+    struct list attachments; /* app_attachment.in_cache */
+    uint32_t n_attachments;
+    bool answer; /* DROP_CACHE waits for the last job */
+    uint64_t answer_id;
+    UT_hash_handle hh;
+    struct list in_published;
+};
+
+struct app_attachment {
+    uint64_t id;
+    struct app_client *client;
+    struct app_cache *cache; /* NULL: revoked; the id answers CACHE_GONE until it is detached */
+    UT_hash_handle hh;
+    struct list in_cache;
+};
+
+struct app_table_set {
+    struct app_object object;
+    uint64_t id; /* the client's */
+    struct app_client *client;
+    uint32_t n_seqs, tokens_per_entry, entries_per_seq; /* 0: packed */
+    uint32_t *q_len, *kv_len_max;
+    uint32_t *pages; /* backend host memory, or NULL */
+    uint64_t pages_address;
+    uint64_t n_pages;
+    uint64_t bytes;       /* charged to the client */
+    uint64_t tokens;      /* sum of q_len */
+    uint64_t token_pages; /* sum of q_len * pages of kv_len_max: work of one head */
+    uint32_t max_entries; /* that a sequence needs */
+    UT_hash_handle hh;
+};
+
+#define APP_JOB_PINS 16 /* a DECODE names at most 13 objects */
+
+struct app_job {
+    struct sched_job sched;
+    struct app_client *client;
+    uint64_t request_id;
+    struct app_cache *cache;
+    struct app_table_set *tables;
+    struct sched_object *pins[APP_JOB_PINS];
+    struct mla_abi_job abi; /* all but status and first_seq */
+    uint32_t table_entries_per_seq;
+    bool batch_invariant;
+    bool revoked;     /* its cache went while it waited */
+    bool watching;    /* WATCH given to the backend and not ended */
+    bool in_hash;     /* found by CANCEL */
+    bool answered;    /* REPLY carried out; the record goes when pending is 0 */
+    uint32_t pending; /* requests of this job at the backend: WATCH, UNWATCH, ABORT */
+    void *visible;    /* host copy, backend host memory */
+    uint64_t visible_bytes;
+    uint64_t *done_word; /* NULL: none */
+    uint64_t done_value;
+    const uint64_t *ready_word;
+    uint64_t ready_value;
+    uint32_t tiles, items, splits;
+    uint64_t n_faults; /* all; faults[] has the first ones */
+    struct mla_sequence_fault faults[MLA_FAULTS_PER_REPLY_MAX];
+    struct mla_error plan_error;
+    struct app_request watch, unwatch, abort;
+    UT_hash_handle hh;
+};
+
+/* Buffers of one launch; grown, never shrunk. */
+struct app_buffer {
+    void *memory;
+    uint64_t address;
+    size_t bytes;
+};
+
+struct app_batch {
+    struct sched_batch *sched;
+    struct plan plan;
+    struct app_buffer tiles, items, reduces, jobs, seqs, status; /* backend host memory */
+    void *scratch;
+    size_t scratch_bytes;
+    struct plan_job *plan_jobs;
+    size_t plan_jobs_cap;
+    struct plan_seq *plan_seqs;
+    size_t plan_seqs_cap;
+    struct be_done_word *done;
+    size_t done_cap;
+    struct be_batch be;
+    struct app_request request;
+};
+
+/* ATTACH_CACHE that waits for a name. */
+struct app_attach_wait {
+    struct app_client *client;
+    uint64_t request_id;
+    uint32_t owner_uid;
+    char name[MLA_MAX_NAME_BYTES + 1];
+    uint64_t deadline_ns;
+    struct list in_app;
+};
+
+struct app {
+    const struct app_config *config;
+    uv_loop_t loop;
+    uv_poll_t backend_poll;
+    uv_timer_t sched_timer, attach_timer;
+    uv_signal_t sigterm, sigint;
+    struct net *net;
+    struct be be;
+    struct sched sched;
+    struct metrics metrics;
+    uint64_t boot_nonce;
+    uint64_t started_ns;
+    enum mla_health health;
+    const char *health_reason;
+    bool device_lost;
+    bool closing;
+    int exit_code;
+
+    struct list clients; /* app_client.in_app */
+    uint32_t n_clients;
+    struct list published;    /* app_cache.in_published */
+    struct list attach_waits; /* app_attach_wait.in_app */
+    struct list overflow;     /* app_request.in_overflow, in order */
+    struct app_batch batches[SCHED_BATCHES];
+
+    bool in_actions; /* actions are being carried out: what they cause joins them */
+};
+
+/* ---- app.c ---- */
+/* Gives an event to the scheduler and carries out what comes back. now_ns is filled in. */
+void app_event(struct app *app, struct sched_event event);
+/* Carries out what the scheduler asks for, until it asks for nothing; within an action it leaves that to the caller. */
+void app_pump(struct app *app);
+/* Arms a timer for a point of mla_now_ns(), rounded up to its milliseconds; UINT64_MAX and 0 disarm. */
+void app_arm_timer(uv_timer_t *timer, uint64_t at_ns);
+/* To the backend, in order, also while its ring is full; dropped once the device is lost. */
+void app_submit(struct app *app, struct app_request *request);
+void app_drain(struct app *app, uint64_t deadline_us);
+
+/* ---- dispatch.c: requests of peers ---- */
+bool app_on_hello(void *app, const struct net_request *request);
+void app_on_message(void *app, const struct net_request *request);
+/* Sends the reply of a request, filled but for its type; nothing when the client has gone. */
+void app_reply(struct app_client *client, uint16_t request_type, uint64_t request_id, struct mla_message *reply);
+/* A reply that is nothing but a status. err NULL: OK. */
+void app_reply_status(struct app_client *client, uint16_t request_type, uint64_t request_id,
+                      const struct mla_error *err);
+
+/* ---- client.c ---- */
+struct app_client *client_new(struct app *app, struct net_peer *peer, const struct mla_hello_request *hello);
+void app_on_closed(void *app, struct net_peer *peer);
+void client_maybe_free(struct app_client *client);
+bool client_in_group(const struct app_client *client, const uint32_t *gids, size_t n_gids);
+
+/* ---- memory.c ---- */
+void memory_register(struct app_client *client, const struct net_request *request);
+void memory_register_sync(struct app_client *client, const struct net_request *request);
+void memory_unregister(struct app_client *client, const struct net_request *request);
+void memory_release(struct app *app, struct app_region *region);
+void memory_leave(struct app_client *client, struct app_region *region);
+struct app_region *memory_find(struct app_client *client, uint64_t id);
+
+/* ---- cache.c ---- */
+void cache_define(struct app_client *client, const struct net_request *request);
+void cache_publish(struct app_client *client, const struct net_request *request);
+void cache_attach(struct app_client *client, const struct net_request *request);
+void cache_detach(struct app_client *client, const struct net_request *request);
+void cache_drop(struct app_client *client, const struct net_request *request);
+void cache_release(struct app *app, struct app_cache *cache);
+void cache_leave(struct app_client *client, struct app_cache *cache);
+void cache_client_gone(struct app_client *client);
+void cache_attach_timer(struct app *app);
+/* Own or attached. NULL with *err: NOT_FOUND or CACHE_GONE. */
+struct app_cache *cache_find(struct app_client *client, uint64_t id, struct mla_error *err);
+
+/* ---- tables.c ---- */
+void tables_put(struct app_client *client, const struct net_request *request);
+void tables_drop(struct app_client *client, const struct net_request *request);
+void tables_leave(struct app_client *client, struct app_table_set *set);
+void tables_release(struct app *app, struct app_table_set *set);
+
+/* ---- decode.c, decode_check.c ---- */
+void decode_submit(struct app_client *client, const struct net_request *request);
+void decode_cancel(struct app_client *client, const struct net_request *request);
+/* Checks a request against the client's objects and fills job (abi, pins, words). 0, or positive with *err. */
+int decode_check(struct app_client *client, const struct mla_decode_request *decode, struct app_job *job,
+                 struct mla_error *err);
+void decode_revoke_cache(struct app_client *client, const struct app_cache *cache);
+void decode_watch(struct app *app, struct app_job *job);
+void decode_unwatch(struct app *app, struct app_job *job);
+void decode_answer(struct app *app, struct app_job *job);
+
+/* ---- batch.c ---- */
+void batch_stage(struct app *app, struct sched_batch *batch, uint32_t generation);
+void batch_launch(struct app *app, struct sched_batch *batch);
+void batch_free_buffers(struct app *app);
+
+/* ---- read.c ---- */
+void read_health(struct app_client *client, const struct net_request *request);
+void read_status(struct app_client *client, const struct net_request *request);
+void read_metrics(struct app_client *client, const struct net_request *request);
+
+#endif

@@ -1,0 +1,151 @@
+/* Table sets: the shape of a step, copied once into memory that items read. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/app/state.h"
+
+static void set_free(struct app *app, struct app_table_set *set)
+{
+    if (set->pages != NULL)
+        be_host_free(&app->be, set->pages);
+    free(set->q_len);
+    free(set->kv_len_max);
+    free(set);
+}
+
+static int too_large(struct mla_error *err, const char *field, uint64_t value, uint64_t limit, const char *text)
+{
+    int code = (int)mla_error_set(err, MLA_TOO_LARGE, field, "%s", text);
+    err->value = value;
+    err->limit = limit;
+    return code;
+}
+
+/* Sums and bounds over the sequences; what the codec could not see: that the entries are there. */
+static int measure(struct app_table_set *set, uint64_t n_pages, struct mla_error *err)
+{
+    uint64_t entries = 0;
+    for (uint32_t s = 0; s < set->n_seqs; s++) {
+        uint32_t needed = (set->kv_len_max[s] + set->tokens_per_entry - 1) / set->tokens_per_entry;
+        uint64_t pages = ((uint64_t)set->kv_len_max[s] + MLA_PAGE_TOKENS - 1) / MLA_PAGE_TOKENS;
+        entries += needed;
+        set->tokens += set->q_len[s];
+        set->token_pages += set->q_len[s] * pages;
+        if (needed > set->max_entries)
+            set->max_entries = needed;
+        if (n_pages > 0 && set->entries_per_seq > 0 && needed > set->entries_per_seq) {
+            int code = (int)mla_error_set(err, MLA_OUT_OF_BOUNDS, "entries_per_seq",
+                                          "sequence %u needs %u table entries", s, needed);
+            err->index = s;
+            err->value = set->entries_per_seq;
+            err->limit = needed;
+            return code;
+        }
+    }
+    if (set->tokens > MLA_ROWS_PER_JOB_MAX)
+        return too_large(err, "q_len", set->tokens, MLA_ROWS_PER_JOB_MAX, "too many query tokens for one job");
+    uint64_t expected = set->entries_per_seq > 0 ? (uint64_t)set->n_seqs * set->entries_per_seq : entries;
+    if (n_pages > 0 && n_pages != expected) {
+        int code =
+            (int)mla_error_set(err, MLA_INVALID_ARGUMENT, "pages", "the lengths ask for another number of entries");
+        err->value = n_pages;
+        err->limit = expected;
+        return code;
+    }
+    return 0;
+}
+
+static int fill(struct app *app, struct app_table_set *set, const struct mla_put_table_set_request *r,
+                struct mla_error *err)
+{
+    set->id = r->id;
+    set->n_seqs = (uint32_t)r->n_q_len;
+    set->tokens_per_entry = r->tokens_per_entry;
+    set->entries_per_seq = r->entries_per_seq;
+    set->n_pages = r->n_pages;
+    set->q_len = malloc(r->n_q_len * sizeof(uint32_t) + 1);
+    set->kv_len_max = malloc(r->n_q_len * sizeof(uint32_t) + 1);
+    if (set->q_len == NULL || set->kv_len_max == NULL)
+        return (int)mla_error_set(err, MLA_OUT_OF_MEMORY, NULL, "no memory for the table set");
+    if (r->n_q_len > 0) {
+        memcpy(set->q_len, r->q_len, r->n_q_len * sizeof(uint32_t));
+        memcpy(set->kv_len_max, r->kv_len_max, r->n_q_len * sizeof(uint32_t));
+    }
+    int code = measure(set, r->n_pages, err);
+    if (code != 0)
+        return code;
+    if (r->n_pages > 0) {
+        set->pages = be_host_alloc(&app->be, r->n_pages * sizeof(uint32_t), &set->pages_address);
+        if (set->pages == NULL)
+            return (int)mla_error_set(err, MLA_OUT_OF_MEMORY, "pages", "no device-readable memory for the table");
+        memcpy(set->pages, r->pages, r->n_pages * sizeof(uint32_t));
+    }
+    return 0;
+}
+
+void tables_put(struct app_client *client, const struct net_request *request)
+{
+    struct app *app = client->app;
+    const struct mla_put_table_set_request *r = &request->message->put_table_set;
+    struct mla_error err = {0};
+    struct app_table_set *set;
+    uint64_t bytes = sizeof(*set) + (2 * r->n_q_len + r->n_pages) * sizeof(uint32_t);
+    HASH_FIND(hh, client->table_sets, &r->id, sizeof(r->id), set);
+    if (set != NULL) {
+        mla_error_set(&err, MLA_ALREADY_EXISTS, "id", "drop that table set first; it is immutable");
+        err.value = r->id;
+    } else if (client->n_table_sets >= app->config->max_table_sets) {
+        mla_error_set(&err, MLA_QUOTA, "id", "the client has as many table sets as it may");
+        err.value = client->n_table_sets + 1u;
+        err.limit = app->config->max_table_sets;
+    } else if (bytes > app->config->max_queued_bytes || client->queued_bytes > app->config->max_queued_bytes - bytes) {
+        mla_error_set(&err, MLA_QUOTA, "pages", "over the client's quota of queued bytes");
+        err.value = client->queued_bytes + bytes;
+        err.limit = app->config->max_queued_bytes;
+    } else if ((set = calloc(1, sizeof(*set))) == NULL) {
+        mla_error_set(&err, MLA_OUT_OF_MEMORY, NULL, "no memory for the table set");
+    } else if (fill(app, set, r, &err) != 0) {
+        set_free(app, set);
+    } else {
+        set->object.kind = APP_TABLE_SET;
+        set->client = client;
+        set->bytes = bytes;
+        client->n_table_sets++;
+        client->queued_bytes += bytes;
+        HASH_ADD(hh, client->table_sets, id, sizeof(set->id), set);
+        app_reply_status(client, MLA_MSG_PUT_TABLE_SET, request->request_id, NULL);
+        return;
+    }
+    app_reply_status(client, MLA_MSG_PUT_TABLE_SET, request->request_id, &err);
+}
+
+void tables_leave(struct app_client *client, struct app_table_set *set)
+{
+    HASH_DELETE(hh, client->table_sets, set);
+    app_event(client->app, (struct sched_event){.kind = SCHED_UNREGISTER, .object = &set->object.sched});
+}
+
+void tables_drop(struct app_client *client, const struct net_request *request)
+{
+    struct app_table_set *set;
+    uint64_t id = request->message->drop_table_set.id;
+    HASH_FIND(hh, client->table_sets, &id, sizeof(id), set);
+    if (set == NULL) {
+        struct mla_error err;
+        mla_error_set(&err, MLA_NOT_FOUND, "id", "no table set of that id on this connection");
+        err.value = id;
+        app_reply_status(client, MLA_MSG_DROP_TABLE_SET, request->request_id, &err);
+        return;
+    }
+    tables_leave(client, set);
+    app_reply_status(client, MLA_MSG_DROP_TABLE_SET, request->request_id, NULL);
+}
+
+void tables_release(struct app *app, struct app_table_set *set)
+{
+    struct app_client *client = set->client;
+    client->n_table_sets--;
+    client->queued_bytes -= set->bytes;
+    set_free(app, set);
+    client_maybe_free(client);
+}
