@@ -59,7 +59,7 @@ static const char *field_fault(const struct mla_body *b, unsigned i)
         return fault_at(b, i, "the member has the wrong size");
     if (f->offset + (repeated ? sizeof(void *) : f->size) > b->size)
         return fault_at(b, i, "the member lies outside its struct");
-    if ((repeated || d->type == PROTOBUF_C_TYPE_BYTES || (f->flags & MLA_F_HAS)) && f->aux == 0 && f->offset < 8)
+    if ((repeated || d->type == PROTOBUF_C_TYPE_BYTES || (f->flags & MLA_F_HAS)) && f->aux == f->offset)
         return fault_at(b, i, "has no count");
     if (d->type == PROTOBUF_C_TYPE_STRING && f->max == 0)
         return fault_at(b, i, "a string without a longest length");
