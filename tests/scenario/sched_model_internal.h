@@ -1,0 +1,77 @@
+/* The model's records, shared by its two halves: events and what they must lead to (sched_model.c), and actions
+ * (sched_model_actions.c). */
+#ifndef MLA_TESTS_SCHED_MODEL_INTERNAL_H
+#define MLA_TESTS_SCHED_MODEL_INTERNAL_H
+
+#include "daemon/sched/sched_state.h"
+#include "tests/scenario/sched_model.h"
+
+#define MODEL_JOBS    160
+#define MODEL_PEERS   6
+#define MODEL_OBJECTS 12
+#define MODEL_PINS    3
+
+enum model_state { M_WAITING, M_QUEUED, M_STAGED, M_RUNNING, M_DUE };
+
+struct model_thing {
+    struct sched_object object; /* first */
+    uint32_t pins, own_pins;    /* of jobs and ours; ours alone */
+    bool leaving;
+};
+
+struct model_peer {
+    struct sched_peer peer; /* first */
+    uint32_t in_flight;
+    bool gone;
+};
+
+struct model_job {
+    struct sched_job job; /* first */
+    struct sched_object *pins[MODEL_PINS];
+    struct model_peer *peer;
+    enum model_state state;
+    enum mla_status code; /* once DUE */
+    bool watched, cancelled, late, gone, launched;
+    uint64_t queue_order;
+};
+
+struct model_batch {
+    enum { M_FREE, M_FORMED, M_PLANNING, M_PLANNED, M_LAUNCHED } state;
+    struct model_job *jobs[MODEL_JOBS];
+    uint32_t n;
+    uint32_t generation;
+};
+
+struct model {
+    struct sched sched;
+    struct sched_config config;
+    struct model_source source;
+    struct model_stats *stats;
+    uint64_t now, armed, drain_deadline, launches, answered;
+    struct model_job *jobs[MODEL_JOBS];
+    size_t n_jobs;
+    struct model_peer *peers[MODEL_PEERS];
+    struct model_thing *objects[MODEL_OBJECTS];
+    struct model_batch batches[SCHED_BATCHES];
+    uint64_t queue_order;
+    bool draining, drain_expired, fatal, exited;
+    bool quiet; /* no further events of their own accord */
+};
+
+#define MUST(m, condition, what)                                                                                       \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            model_fail(m, what, __FILE__, __LINE__);                                                                   \
+    } while (0)
+
+_Noreturn void model_fail(const struct model *m, const char *what, const char *file, int line);
+uint32_t model_below(struct model *m, uint32_t n);
+uint32_t model_count(const struct model *m, enum model_state state);
+void model_due(struct model *m, struct model_job *j, enum mla_status code);
+void model_give(struct model *m, struct sched_event event);
+void model_random_event(struct model *m);
+void model_plan_answer(struct model *m, int slot, uint32_t generation, enum mla_status code);
+void model_batch_done(struct model *m, int slot, enum mla_status code);
+void model_carry_out(struct model *m); /* all actions, then checks that nothing is left undone */
+
+#endif
