@@ -15,8 +15,9 @@
  *   mla_close() return MLA_BUSY and do nothing; other calls never run a callback.
  * Disconnect. When the connection ends, every request in flight is answered exactly once with MLA_DISCONNECTED, done
  *   words of jobs in flight get their abort value, an MLA_EVENT_DISCONNECTED is delivered, and all later calls return
- *   MLA_DISCONNECTED. The handle is then only good for mla_dispatch(), mla_wait() and mla_close(). The library notices
- *   inside its calls only, so a program whose streams wait for done words polls mla_fd() and dispatches.
+ *   MLA_DISCONNECTED (a call that is waiting right then returns the reason, which may be another: PROTOCOL_ERROR, ...).
+ *   The library does not reconnect. The handle is then only good for mla_dispatch(), mla_wait() and mla_close(). The
+ * library notices inside its calls only, so a program whose streams wait for done words polls mla_fd() and dispatches.
  * Memory of a job: its inputs stay unchanged and its outputs belong to the daemon from submit until the answer. An
  *   answer means that no byte of the job is read or written any more. MLA_DISCONNECTED alone does not promise that: the
  *   daemon, if it lives, lets go within a second.
@@ -245,8 +246,9 @@ MLA_API enum mla_status mla_open(const struct mla_options *options, struct mla_c
                                  struct mla_error_info *error);
 
 /* Ends the connection and frees the handle. Requests still in flight are answered MLA_DISCONNECTED: their callbacks run
- * inside this call, in which every other call on the handle returns MLA_DISCONNECTED. Regions, caches and table sets of
- * the connection end with it; struct mla_memory and struct mla_sync stay mapped. BUSY inside a callback. NULL is OK. */
+ * inside this call, in which every call that would send returns MLA_DISCONNECTED; events are dropped. Regions, caches
+ * and table sets of the connection end with it; struct mla_memory and struct mla_sync stay mapped. BUSY inside a
+ * callback. NULL is OK. */
 MLA_API enum mla_status mla_close(struct mla_client *client);
 
 /* About the last call on this handle that did not return MLA_OK (MLA_PENDING included); valid until the next call. */
@@ -304,7 +306,7 @@ MLA_API enum mla_status mla_memory_register(struct mla_client *client, const str
                                             mla_region_id *out);
 
 /* OK when no byte of it will be touched any more. BUSY while a cache is defined on it. PENDING: it goes on; the same
- * call again waits for that same request (so do mla_cache_drop, mla_cache_detach and mla_tables_drop). */
+ * call again waits for that same request (so do mla_cache_drop and mla_cache_detach). */
 MLA_API enum mla_status mla_region_unregister(struct mla_client *client, mla_region_id region, uint64_t timeout_us);
 
 /* ---- ordering ---- */
@@ -421,7 +423,8 @@ static inline void mla_tables_init(struct mla_tables *t)
 }
 
 /* All arrays are copied before the call returns. timeout_us 0 sends and does not wait: OK means sent, decodes that use
- * the id may follow at once, and a refusal comes as MLA_EVENT_REFUSED (and NOT_FOUND of those decodes). */
+ * the id may follow at once, and a refusal comes as MLA_EVENT_REFUSED (and NOT_FOUND of those decodes). PENDING: as if
+ * timeout_us had been 0. */
 MLA_API enum mla_status mla_tables_put(struct mla_client *client, const struct mla_tables *tables, uint64_t timeout_us);
 
 /* Jobs that use it keep it until they end. The id may be put again at once. timeout_us 0 sends and returns OK. */
@@ -546,8 +549,8 @@ MLA_API size_t mla_in_flight(const struct mla_client *client);
 
 /* ---- event loop ---- */
 
-/* Readable (POLLIN) whenever mla_dispatch() has something to do; the same descriptor until mla_close(). Only to be
- * polled. */
+/* Readable (POLLIN) whenever mla_dispatch() has something to do, and for ever once the connection has ended; the same
+ * descriptor until mla_close(). Only to be polled. */
 MLA_API int mla_fd(const struct mla_client *client);
 
 /* Sends what is queued, reads what has come, runs callbacks of answered requests and of events. Waits up to timeout_us

@@ -1,0 +1,204 @@
+/* Decodes: submit, wait, cancel. */
+#include "client/client.h"
+
+static void put_view(struct mla_tensor *out, const struct mla_view *in)
+{
+    *out = (struct mla_tensor){.present = in->region != 0,
+                               .region = in->region,
+                               .offset = in->offset,
+                               .seq_stride = in->compact ? 0 : in->seq_stride,
+                               .token_stride = in->token_stride,
+                               .head_stride = in->head_stride,
+                               .compact = in->compact};
+}
+
+static void put_location(struct mla_ref *out, const struct mla_location *in)
+{
+    *out = (struct mla_ref){.present = in->region != 0, .region = in->region, .offset = in->offset};
+}
+
+static void put_args(struct mla_decode_request *out, const struct mla_decode_args *a)
+{
+    out->cache = a->cache;
+    out->plane = a->plane;
+    out->table_set = a->tables;
+    out->heads = a->heads;
+    put_view(&out->q, &a->q);
+    put_view(&out->q_rope, &a->q_rope);
+    put_view(&out->o, &a->o);
+    put_view(&out->lse, &a->lse);
+    out->out_type = a->out_type;
+    out->mask = a->mask;
+    out->visible = (const uint32_t *)a->visible;
+    out->n_visible = a->n_visible;
+    put_location(&out->visible_ref, &a->visible_at);
+    put_location(&out->kv_len_ref, &a->kv_len);
+    put_location(&out->table_ref, &a->table);
+    out->table_entries_per_seq = a->table_entries_per_seq;
+    out->q_scale = a->q_scale;
+    out->kv_scale = a->kv_scale;
+    out->softmax_scale = a->softmax_scale;
+    out->out_scale = a->out_scale;
+    out->batch_invariant = a->batch_invariant;
+    out->timeout_us = a->deadline_us;
+    put_location(&out->ready, &a->ready);
+    out->ready_value = a->ready_value;
+    put_location(&out->done, &a->done);
+    out->done_value = a->done_value;
+    put_location(&out->status_ref, &a->status);
+    out->priority = a->priority;
+}
+
+/* Sends; *out is the request in flight. */
+static enum mla_status submit(struct mla_client *c, const struct mla_decode_args *args, mla_decode_fn callback,
+                              void *user, struct mlac_request **out)
+{
+    enum mla_status status = mlac_begin(c);
+    if (status != MLA_OK)
+        return status;
+    struct mla_decode_args a;
+    mla_decode_args_init(&a);
+    if (!args || mlac_copy_in(&a, sizeof(a), args, MLAC_LEAST(struct mla_decode_args, priority)))
+        return mlac_fail(c, MLA_INVALID_ARGUMENT, "size", "args are missing or were not initialised");
+    if (a.n_visible && !a.visible)
+        return mlac_fail(c, MLA_INVALID_ARGUMENT, "visible", "n_visible without visible");
+
+    struct mla_message msg;
+    mla_message_init(&msg, MLA_MSG_DECODE);
+    put_args(&msg.decode, &a);
+    struct mla_error err;
+    struct mlac_request *r = mlac_request_new(&c->core, MLA_MSG_DECODE, MLAC_JOB);
+    if (!r)
+        return mlac_fail(c, MLA_OUT_OF_MEMORY, NULL, "no memory for another request in flight");
+    if (mlac_core_send(&c->core, r, &msg, -1, &err)) {
+        mlac_request_free(&c->core, r);
+        return mlac_refused(c, &err);
+    }
+    r->callback = callback;
+    r->user = user;
+    r->done_word = mlac_sync_find(c, &a.done);
+    r->done_value = a.done_value;
+    mlac_io_flush(c);
+    *out = r;
+    return MLA_OK;
+}
+
+/* Hands the answer of r to the caller. */
+static enum mla_status take_answer(struct mla_client *c, struct mlac_request *r, struct mla_decode_result *result)
+{
+    enum mla_status status = r->result.status;
+    if (status != MLA_OK)
+        c->error = r->result.error;
+    if (result) {
+        size_t size = result->size < sizeof(*result) ? result->size : sizeof(*result);
+        memcpy(result, &r->result, size);
+        result->size = size;
+    }
+    mlac_request_free(&c->core, r);
+    return status;
+}
+
+static enum mla_status wait_job(struct mla_client *c, struct mlac_request *r, uint64_t timeout_us,
+                                struct mla_decode_result *result)
+{
+    /* A job that is held for a lost device is answered by the end of the connection. */
+    uint64_t deadline_ns = mlac_deadline(timeout_us);
+    while (r->state != MLAC_ANSWERED)
+        if (mlac_io_wait(c, r->id, deadline_ns) == MLAC_EXPIRED)
+            return mlac_pending(c);
+    return take_answer(c, r, result);
+}
+
+/* Whether the caller's result can be written; its first version is whole. */
+static bool result_is_bad(const struct mla_decode_result *result)
+{
+    return result && result->size < MLAC_LEAST(struct mla_decode_result, splits);
+}
+
+enum mla_status mla_decode_submit(struct mla_client *client, const struct mla_decode_args *args, mla_decode_fn callback,
+                                  void *user, mla_request_id *request)
+{
+    struct mlac_request *r;
+    enum mla_status status = submit(client, args, callback, user, &r);
+    if (status != MLA_OK)
+        return status;
+    if (request)
+        *request = r->id;
+    mlac_io_settle(client);
+    return MLA_OK;
+}
+
+enum mla_status mla_decode(struct mla_client *client, const struct mla_decode_args *args, uint64_t timeout_us,
+                           struct mla_decode_result *result)
+{
+    struct mlac_request *r;
+    if (client && result_is_bad(result))
+        return mlac_fail(client, MLA_INVALID_ARGUMENT, "size", "result was not initialised");
+    enum mla_status status = submit(client, args, NULL, NULL, &r);
+    if (status != MLA_OK) {
+        if (client && result) {
+            result->request = 0;
+            result->status = status;
+            result->error = client->error;
+        }
+        return status;
+    }
+    if (result)
+        result->request = r->id;
+    status = wait_job(client, r, timeout_us, result);
+    if (status == MLA_PENDING && result) {
+        result->status = MLA_PENDING;
+        result->error = client->error;
+    } else if (status == MLA_PENDING) {
+        mlac_request_leave(&client->core, r);
+    }
+    mlac_io_settle(client);
+    return status;
+}
+
+/* A job of this client that is in flight, or answered and not handed out; NULL with the last error set. */
+static struct mlac_request *find_job(struct mla_client *c, mla_request_id request)
+{
+    struct mlac_request *r = mlac_request_find(&c->core, request);
+    if (r && r->role == MLAC_JOB)
+        return r;
+    mlac_fail(c, MLA_NOT_FOUND, "request_id", "no such request in flight: it was answered, or never submitted");
+    c->error.value = request;
+    return NULL;
+}
+
+enum mla_status mla_wait(struct mla_client *client, mla_request_id request, uint64_t timeout_us,
+                         struct mla_decode_result *result)
+{
+    if (!client)
+        return MLA_INVALID_ARGUMENT;
+    if (result_is_bad(result))
+        return mlac_fail(client, MLA_INVALID_ARGUMENT, "size", "result was not initialised");
+    struct mlac_request *r = find_job(client, request);
+    if (!r)
+        return MLA_NOT_FOUND;
+    enum mla_status status = wait_job(client, r, timeout_us, result);
+    mlac_io_settle(client);
+    return status;
+}
+
+enum mla_status mla_cancel(struct mla_client *client, mla_request_id request)
+{
+    enum mla_status status = mlac_begin(client);
+    if (status != MLA_OK)
+        return status;
+    struct mlac_request *r = find_job(client, request);
+    if (!r)
+        return MLA_NOT_FOUND;
+    if (r->state != MLAC_FLIGHT)
+        return MLA_OK; /* answered, and about to be handed out */
+    struct mla_message msg;
+    mla_message_init(&msg, MLA_MSG_CANCEL);
+    msg.cancel.request_id = request;
+    return mlac_post(client, &msg, 0);
+}
+
+size_t mla_in_flight(const struct mla_client *client)
+{
+    return client ? client->core.n_jobs : 0;
+}

@@ -1,0 +1,231 @@
+#include "client/core.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define SLOT_BITS 20
+
+int mlac_core_init(struct mlac_core *core, size_t max_send_bytes, bool want_events)
+{
+    memset(core, 0, sizeof(*core));
+    list_init(&core->spare);
+    list_init(&core->flight);
+    list_init(&core->ready);
+    core->next_number = 1;
+    core->max_send_bytes = max_send_bytes;
+    core->want_events = want_events;
+    return 0;
+}
+
+void mlac_core_free(struct mlac_core *core)
+{
+    struct mlac_ready *item;
+    while ((item = mlac_core_take(core)))
+        if (item->is_event)
+            mlac_event_free((struct mlac_event *)item);
+    for (uint32_t i = 0; i < core->n_slots; i++)
+        free(core->slots[i]);
+    for (size_t i = core->fds_head; i < core->fds_tail; i++)
+        close(core->fds[i].fd);
+    free(core->slots);
+    free(core->fds);
+    free(core->out);
+    free(core->in);
+    free(core->arena_bytes);
+    memset(core, 0, sizeof(*core));
+}
+
+/* ---- requests ---- */
+
+/* Adds one slot to the pool; the array doubles. */
+static bool pool_grow(struct mlac_core *core)
+{
+    if (core->n_slots == MLAC_REQUESTS_MAX)
+        return false;
+    if ((core->n_slots & (core->n_slots - 1)) == 0) {
+        size_t cap = core->n_slots ? 2 * (size_t)core->n_slots : 1;
+        struct mlac_request **slots = realloc(core->slots, cap * sizeof(struct mlac_request *));
+        if (!slots)
+            return false;
+        core->slots = slots;
+    }
+    struct mlac_request *r = calloc(1, sizeof(*r));
+    if (!r)
+        return false;
+    r->slot = core->n_slots;
+    list_init(&r->ready.node);
+    list_push_back(&core->spare, &r->order);
+    core->slots[core->n_slots++] = r;
+    return true;
+}
+
+struct mlac_request *mlac_request_new(struct mlac_core *core, uint16_t type, enum mlac_role role)
+{
+    if (list_empty(&core->spare) && !pool_grow(core))
+        return NULL;
+    struct mlac_request *r = list_entry(list_first(&core->spare), struct mlac_request, order);
+    list_del(&r->order);
+    list_push_back(&core->flight, &r->order);
+    r->id = core->next_number++ << SLOT_BITS | r->slot;
+    r->type = type;
+    r->role = role;
+    r->state = MLAC_FLIGHT;
+    r->object = 0;
+    r->done_word = NULL;
+    r->done_value = 0;
+    r->callback = NULL;
+    r->user = NULL;
+    core->n_jobs += role == MLAC_JOB;
+    return r;
+}
+
+struct mlac_request *mlac_request_find(const struct mlac_core *core, uint64_t id)
+{
+    uint32_t slot = (uint32_t)(id & (MLAC_REQUESTS_MAX - 1));
+    if (slot >= core->n_slots)
+        return NULL;
+    struct mlac_request *r = core->slots[slot];
+    return r->state != MLAC_FREE && r->id == id ? r : NULL;
+}
+
+/* Ids of regions and caches are never given twice, so a second call for the same one means the same thing. Table sets
+ * are named by the caller and are not among these. */
+static bool ends_object(uint16_t type)
+{
+    return type == MLA_MSG_UNREGISTER_REGION || type == MLA_MSG_DROP_CACHE || type == MLA_MSG_DETACH_CACHE;
+}
+
+struct mlac_request *mlac_request_find_closing(const struct mlac_core *core, uint16_t type, uint64_t object)
+{
+    list_for_each (node, &core->flight) {
+        struct mlac_request *r = list_entry(node, struct mlac_request, order);
+        if (r->role == MLAC_CLOSING && r->type == type && r->object == object)
+            return r;
+    }
+    return NULL;
+}
+
+void mlac_request_retire(struct mlac_core *core, struct mlac_request *r)
+{
+    core->n_jobs -= r->role == MLAC_JOB;
+    r->role = MLAC_CALL;
+    r->state = MLAC_FREE;
+    list_del(&r->ready.node);
+    list_del(&r->order);
+}
+
+void mlac_request_free(struct mlac_core *core, struct mlac_request *r)
+{
+    mlac_request_retire(core, r);
+    /* Last in, first out: the record that is still warm goes first. */
+    list_push_front(&core->spare, &r->order);
+}
+
+void mlac_request_leave(struct mlac_core *core, struct mlac_request *r)
+{
+    core->n_jobs -= r->role == MLAC_JOB;
+    if (ends_object(r->type))
+        r->role = MLAC_CLOSING;
+    else if (r->type == MLA_MSG_PUT_TABLE_SET)
+        r->role = MLAC_QUIET;
+    else
+        r->role = MLAC_LEFT;
+}
+
+/* ---- handing out ---- */
+
+struct mlac_ready *mlac_core_take(struct mlac_core *core)
+{
+    struct list *node = list_first(&core->ready);
+    if (!node)
+        return NULL;
+    list_del(node);
+    struct mlac_ready *item = list_entry(node, struct mlac_ready, node);
+    core->n_events -= item->is_event;
+    return item;
+}
+
+void mlac_event_free(struct mlac_event *event)
+{
+    free(event);
+}
+
+void mlac_error_info(struct mla_error_info *out, const struct mla_error *err)
+{
+    memset(out, 0, sizeof(*out));
+    out->status = err->code;
+    snprintf(out->field, sizeof(out->field), "%s", err->field ? err->field : "");
+    out->index = err->index;
+    out->value = err->value;
+    out->limit = err->limit;
+    out->retry_after_us = err->retry_after_us;
+    snprintf(out->text, sizeof(out->text), "%s", err->text[0] ? err->text : mla_status_text(err->code));
+}
+
+/* ---- end ---- */
+
+/* A waiting stream goes on: it compares by signed difference. A word that has come to its value is left alone, for the
+ * daemon may have written it as its last act. */
+static void abort_done_word(struct mlac_request *r)
+{
+    if (!r->done_word)
+        return;
+    uint64_t now = mla_word_load(r->done_word);
+    if (!mla_word_reached(now, r->done_value))
+        mla_word_store(r->done_word, r->done_value + MLA_ABORT_OFFSET);
+    r->done_word = NULL;
+}
+
+static void answer_disconnected(struct mlac_core *core, struct mlac_request *r)
+{
+    if (r->state == MLAC_FLIGHT) {
+        struct mla_error err = core->reason;
+        err.code = MLA_DISCONNECTED;
+        mla_decode_result_init(&r->result);
+        r->result.request = r->id;
+        r->result.status = MLA_DISCONNECTED;
+        mlac_error_info(&r->result.error, &err);
+    }
+    r->state = MLAC_ANSWERED;
+    if (r->callback) {
+        r->ready.is_event = false;
+        list_push_back(&core->ready, &r->ready.node);
+    }
+}
+
+void mlac_core_end(struct mlac_core *core, const struct mla_error *reason)
+{
+    if (core->ended)
+        return;
+    core->ended = true;
+    core->reason = core->going ? core->goaway : *reason;
+    list_for_each_safe (node, &core->flight) {
+        struct mlac_request *r = list_entry(node, struct mlac_request, order);
+        abort_done_word(r);
+        if (r->role == MLAC_CALL) {
+            r->state = MLAC_ANSWERED; /* its call sees that the core has ended */
+        } else if (r->role != MLAC_JOB) {
+            mlac_request_free(core, r);
+        } else if (r->state != MLAC_ANSWERED) {
+            answer_disconnected(core, r);
+        }
+    }
+    core->out_head = core->out_tail = 0;
+    for (; core->fds_head < core->fds_tail; core->fds_head++)
+        close(core->fds[core->fds_head].fd);
+    core->fds_head = core->fds_tail = 0;
+    core->in_head = core->in_tail = 0;
+}
+
+void mlac_core_end_with(struct mlac_core *core, enum mla_status code, const char *fmt, ...)
+{
+    struct mla_error err = {.code = code};
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(err.text, sizeof(err.text), fmt, args);
+    va_end(args);
+    mlac_core_end(core, &err);
+}

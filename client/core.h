@@ -1,0 +1,156 @@
+/* What a connection is without its socket: requests in flight, bytes to send, bytes received, answers and events to
+ * hand out. No I/O, no clock, no callbacks, one thread at a time. The socket's side is client/io.h.
+ *
+ * Bytes go through two windows: mlac_core_out() shows what to send, mlac_core_in() where to receive; mlac_core_step()
+ * takes one frame of what was received at a time. Whatever the peer sends, memory stays bounded by the frame caps, the
+ * requests in flight and MLAC_EVENTS_MAX. */
+#ifndef MLA_CLIENT_CORE_H
+#define MLA_CLIENT_CORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proto/codec.h"
+
+#include "daemon/util/list.h"
+
+#include <mla/mla.h>
+
+#define MLAC_EVENTS_MAX   4096u /* undelivered; a daemon that sends more breaks the protocol */
+#define MLAC_REQUESTS_MAX (1u << 20)
+
+/* A place in the order in which answers and events are handed out; first member of both. */
+struct mlac_ready {
+    struct list node;
+    bool is_event;
+};
+
+struct mlac_event {
+    struct mlac_ready ready;
+    struct mla_event event;
+};
+
+enum mlac_role {
+    MLAC_CALL,    /* a call waits for it */
+    MLAC_JOB,     /* DECODE: kept until its answer is handed out */
+    MLAC_LEFT,    /* its caller gave up: what it made is undone when the answer comes */
+    MLAC_CLOSING, /* its caller gave up on ending a region or cache: kept for the next such call */
+    MLAC_QUIET    /* nobody waited: a refused table set becomes an event */
+};
+
+enum mlac_state { MLAC_FREE, MLAC_FLIGHT, MLAC_HELD, MLAC_ANSWERED };
+
+struct mlac_request {
+    struct mlac_ready ready; /* on core.ready: answered, with a callback */
+    struct list order;       /* on core.flight by time of submission, or on core.spare */
+    uint64_t id;             /* counter << 20 | slot: unique for the life of the connection */
+    uint32_t slot;
+    uint16_t type; /* enum mla_msg_type, of the request */
+    enum mlac_role role;
+    enum mlac_state state;
+    uint64_t object;     /* what an ending call or a put is about */
+    uint64_t *done_word; /* NULL, or the mapped word that gets its abort value when the connection ends */
+    uint64_t done_value;
+    mla_decode_fn callback;
+    void *user;
+    struct mla_decode_result result; /* once answered */
+};
+
+struct mlac_fd {
+    uint64_t at_byte; /* of all bytes ever queued: the first one of its frame */
+    int fd;           /* owned */
+};
+
+struct mlac_core {
+    /* requests */
+    struct mlac_request **slots;
+    uint32_t n_slots;
+    uint64_t next_number;
+    struct list spare;
+    struct list flight;
+    struct list ready; /* struct mlac_ready, oldest first */
+    size_t n_events;   /* of them */
+    size_t n_jobs;     /* role JOB, not handed out */
+
+    /* out: bytes [out_head, out_tail) of the buffer */
+    uint8_t *out;
+    size_t out_head, out_tail, out_cap;
+    size_t max_send_bytes;
+    uint64_t sent_bytes; /* stream position of out_head */
+    struct mlac_fd *fds; /* in order; [fds_head, fds_tail) */
+    size_t fds_head, fds_tail, fds_cap;
+
+    /* in: bytes [in_head, in_tail) */
+    uint8_t *in;
+    size_t in_head, in_tail, in_cap;
+    uint8_t *arena_bytes;
+    struct mla_arena arena;
+    struct mla_message msg; /* after MLAC_AWAITED: the reply, until the next step */
+
+    /* end */
+    bool want_events;
+    bool going; /* a fatal GOAWAY came: its status is the reason of the end */
+    struct mla_error goaway;
+    bool ended;
+    struct mla_error reason;
+};
+
+/* 0 or -ENOMEM. */
+int mlac_core_init(struct mlac_core *core, size_t max_send_bytes, bool want_events);
+void mlac_core_free(struct mlac_core *core);
+
+/* A request of this type in state FLIGHT; NULL when memory or slots are out. */
+struct mlac_request *mlac_request_new(struct mlac_core *core, uint16_t type, enum mlac_role role);
+/* By id, in any state but FREE; NULL when there is none. */
+struct mlac_request *mlac_request_find(const struct mlac_core *core, uint64_t id);
+/* By type and object among those of role CLOSING; NULL also for types that never are. */
+struct mlac_request *mlac_request_find_closing(const struct mlac_core *core, uint16_t type, uint64_t object);
+/* Its answer is being handed out: off all lists and not found any more; r->result stays until mlac_request_free(). */
+void mlac_request_retire(struct mlac_core *core, struct mlac_request *r);
+/* Off all lists and back to the pool. */
+void mlac_request_free(struct mlac_core *core, struct mlac_request *r);
+/* Nobody asks for it any more: the role it goes on in follows from its type. */
+void mlac_request_leave(struct mlac_core *core, struct mlac_request *r);
+
+/* Queues the frame of msg for r. 0, or 1 with OVERLOADED, TOO_LARGE, OUT_OF_MEMORY or SYSTEM_ERROR (value: errno) in
+ * *err, and nothing is queued. fd (-1: none) is duplicated. */
+int mlac_core_send(struct mlac_core *core, const struct mlac_request *r, const struct mla_message *msg, int fd,
+                   struct mla_error *err);
+
+/* What to send next: n bytes at the returned address, with fds[0 .. *n_fds) on its first byte. NULL: nothing. */
+const uint8_t *mlac_core_out(const struct mlac_core *core, size_t *n, int fds[MLA_MAX_FDS_PER_FRAME], size_t *n_fds);
+/* n > 0 of them, and all those descriptors, have gone. */
+void mlac_core_sent(struct mlac_core *core, size_t n);
+static inline bool mlac_core_sending(const struct mlac_core *core)
+{
+    return core->out_head != core->out_tail;
+}
+
+/* Where to receive up to *n bytes, and how many came. NULL: no memory for the announced frame (the core has ended). */
+uint8_t *mlac_core_in(struct mlac_core *core, size_t *n);
+void mlac_core_received(struct mlac_core *core, size_t n);
+
+enum mlac_step {
+    MLAC_MORE,    /* no whole frame is there */
+    MLAC_FRAME,   /* one was taken */
+    MLAC_AWAITED, /* the answer of the awaited request came; a CALL's is in core.msg, and the request is freed */
+    MLAC_ENDED    /* the connection has ended, before or in this step */
+};
+enum mlac_step mlac_core_step(struct mlac_core *core, uint64_t awaited);
+
+/* Ends the connection once: jobs in flight are answered, done words aborted, and so on. Keeps the first reason. */
+void mlac_core_end(struct mlac_core *core, const struct mla_error *reason);
+/* The same with a text of one's own. */
+void mlac_core_end_with(struct mlac_core *core, enum mla_status code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Oldest answer or event to hand out, taken off the list; NULL when there is none. Events are freed with
+ * mlac_event_free, requests with mlac_request_free. */
+struct mlac_ready *mlac_core_take(struct mlac_core *core);
+void mlac_event_free(struct mlac_event *event);
+
+/* status, clean of pointers, for a caller. */
+void mlac_error_info(struct mla_error_info *out, const struct mla_error *err);
+
+#endif
