@@ -20,13 +20,12 @@ static void put_bytes(struct sink *s, const void *bytes, size_t n)
 
 static void put_varint(struct sink *s, uint64_t v)
 {
-    uint8_t b[10];
-    size_t n = 0;
-    do {
-        b[n++] = (uint8_t)((v & 0x7f) | (v > 0x7f ? 0x80 : 0));
-        v >>= 7;
-    } while (v);
-    put_bytes(s, b, n);
+    for (; v > 0x7f; v >>= 7, s->n++)
+        if (s->p)
+            s->p[s->n] = (uint8_t)(v | 0x80);
+    if (s->p)
+        s->p[s->n] = (uint8_t)v;
+    s->n++;
 }
 
 static void put_tag(struct sink *s, unsigned number, enum wire_type type)
