@@ -3,15 +3,18 @@
  *
  * A peer is told to handlers when its HELLO has been accepted by them; each later message is handed over decoded.
  * What net answers by itself:
- *   no magic, a type that only the daemon sends, surplus descriptors    ERROR notice PROTOCOL_ERROR, the peer ends
- *   body or descriptor count over its cap (seen in the header)          ERROR notice TOO_LARGE, the peer ends
- *   first message not HELLO, or HELLO again                             ERROR notice HELLO_REQUIRED, the peer ends
- *   another major                       HELLO reply (to a HELLO) or ERROR notice VERSION_MISMATCH, the peer ends
- *   a request type that is not known    a reply of that type | MLA_REPLY, whose body is only the status
- * UNKNOWN_MESSAGE; the connection goes on, so that clients of a later minor can ask and fall back a body that does not
- * parse or lacks a field, descriptors too few, too many for the message, or cut off by the kernel the reply of its type
- * with that status; the connection goes on more than max_peers                 ERROR notice OVERLOADED, closed The end
- * of a peer's stream ends the peer at once, also when it only shut down its sending side.
+ *
+ *  - ERROR notice PROTOCOL_ERROR, the peer ends: no magic, a type that only the daemon sends, surplus descriptors.
+ *  - ERROR notice TOO_LARGE, the peer ends: body or descriptor count over its cap, seen in the header.
+ *  - ERROR notice HELLO_REQUIRED, the peer ends: the first message is not HELLO, or HELLO comes again.
+ *  - HELLO reply (to a HELLO) or else ERROR notice VERSION_MISMATCH, the peer ends: another major.
+ *  - A reply of type | MLA_REPLY whose body is only the status UNKNOWN_MESSAGE, the connection goes on: a request type
+ *    that is not known, of at most MLA_CAP_CONTROL_BYTES. Clients of a later minor can ask and fall back.
+ *  - The reply of the type with the status, the connection goes on: a body that does not parse or lacks a field,
+ *    descriptors that are too few, not as many as the message needs, or cut off by the kernel.
+ *  - ERROR notice OVERLOADED, closed: more than max_peers.
+ *
+ * The end of a peer's stream ends the peer at once, also when it only shut down its sending side.
  *
  * Turns: at most one frame per peer per loop turn; what handlers and others send in a turn leaves at its end in one
  * write per peer. A peer whose replies pile up is not read from; past the write cap, or when a frame is not finished or
