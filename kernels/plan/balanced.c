@@ -1,17 +1,18 @@
 /* Cuts so that all units finish together.
  *
- * For a target time, tiles are laid, widest and longest first, on the units that are free first. A tile that ends by
- * the target stays whole; else as many of its pages as end by then become an item, and the rest goes to the units that
- * are free next. Each cut fills its units up to the target, so there are at most as many cuts as units, whatever the
- * number of tiles: workspace grows with tiles + units. What the planner lays is what a run in item order does, and the
- * target is the makespan. The smallest target at which everything fits is searched from below.
+ * For a target time, tiles are laid, the widest first and the longest of these, on the units that are free first. A
+ * tile that ends by the target stays whole; else as many of its pages as end by then become an item, and the rest goes
+ * to the units that are free next. Each cut fills its units up to the target, so there are at most as many cuts as
+ * units, whatever the number of tiles: workspace grows with tiles + units. What the planner lays is what a run in item
+ * order does, and the target is the makespan. The smallest target at which everything fits is searched from below.
  */
 #include "kernels/plan/internal.h"
 
 #include <errno.h>
 
-#define SEARCH_UP   24
-#define SEARCH_DOWN 4
+#define SEARCH_UP    24
+#define SEARCH_DOWN  4
+#define SEARCH_GRAIN 512 /* a target within this part of the best is good enough */
 
 struct laying {
     bool fits;
@@ -19,16 +20,27 @@ struct laying {
     uint64_t rows;
 };
 
-/* Pages of the next item of a tile of which `pages` are left, to be done within room_ns; 0: it cannot be cut here. */
-static uint32_t cut_pages(const struct plan_work *w, uint32_t pages, uint64_t room_ns)
+/* How a tile may be cut: into at most `most` items, none but the last shorter than `least` pages. */
+struct limits {
+    uint32_t most;
+    uint32_t least;
+};
+
+static struct limits tile_limits(const struct plan_work *w, uint32_t pages)
 {
-    uint32_t min_pages = w->request->device.min_pages_per_split;
-    if (room_ns <= w->split_ns || pages < 2 * (uint64_t)min_pages)
+    uint32_t most = plan_div_up(pages, w->request->device.min_pages_per_split);
+    return (struct limits){.most = most, .least = most > 0 ? pages / most : 0};
+}
+
+/* Pages of the next item of a tile of which `pages` are left, to be done within room_ns; 0: it cannot be cut here. */
+static uint32_t cut_pages(const struct plan_work *w, const struct limits *limits, uint32_t pages, uint64_t room_ns)
+{
+    if (room_ns <= w->split_ns || limits->most < 2 || pages < 2)
         return 0;
     uint64_t n = (room_ns - w->split_ns) / w->page_ns;
-    if (n > pages - min_pages)
-        n = pages - min_pages;
-    return n < min_pages ? 0 : (uint32_t)n;
+    if (n > pages - 1)
+        n = pages - 1;
+    return n < limits->least ? 0 : (uint32_t)n;
 }
 
 static uint64_t left_from(const struct plan_work *w, uint32_t i, uint32_t pages)
@@ -52,13 +64,16 @@ static int lay(struct plan_work *w, uint64_t target_ns, bool emit, struct laying
         uint32_t units = plan_tile_units(w, tile);
         uint32_t done = 0;
         bool split = false;
+        struct limits limits = {0};
         for (;;) {
             uint64_t start = plan_timeline_start(&w->line, units);
             uint64_t room = target_ns > start ? target_ns - start : 0;
             uint64_t rest = (split ? w->split_ns : w->whole_ns) + (pages - done) * w->page_ns;
             uint32_t n = pages - done;
             if (rest > room) {
-                n = cut_pages(w, pages - done, room);
+                if (done == 0)
+                    limits = tile_limits(w, pages);
+                n = cut_pages(w, &limits, pages - done, room);
                 if (n == 0) {
                     /* The units that are free first have no room for it: no others have. */
                     out->fits = false;
@@ -66,9 +81,10 @@ static int lay(struct plan_work *w, uint64_t target_ns, bool emit, struct laying
                     return 0;
                 }
                 split = true;
+                limits.most--;
                 rest = w->split_ns + n * w->page_ns;
             }
-            plan_timeline_take(&w->line, units, start + rest);
+            plan_timeline_take(&w->line, units, rest);
             if (split)
                 out->rows += w->plan->tiles[tile].rows;
             if (emit) {
@@ -93,6 +109,7 @@ static void take_if_cheaper(struct plan_work *w, uint64_t target_ns, const struc
         return;
     *best = (struct plan_cut){.policy = PLAN_BALANCED,
                               .target_ns = target_ns,
+                              .order = w->order,
                               .end_ns = w->line.end_ns,
                               .partial_rows = l->rows,
                               .cost_ns = cost};
@@ -101,7 +118,6 @@ static void take_if_cheaper(struct plan_work *w, uint64_t target_ns, const struc
 /* No target below this fits: all work spread evenly, and the shortest items that the longest tile may be cut into. */
 static uint64_t least_target(const struct plan_work *w, uint64_t *cuts_ns)
 {
-    const struct plan_device *device = &w->request->device;
     uint64_t work = plan_timeline_busy(&w->base);
     uint64_t longest_item = 0;
     uint64_t tile_units = 0;
@@ -115,16 +131,14 @@ static uint64_t least_target(const struct plan_work *w, uint64_t *cuts_ns)
             continue;
         last_pages = pages;
         uint64_t item = w->whole_ns + pages * w->page_ns;
-        uint32_t most = pages / device->min_pages_per_split;
-        if (most > 1) {
-            uint64_t cut = w->split_ns + plan_div_up(pages, most) * w->page_ns;
+        struct limits limits = tile_limits(w, pages);
+        if (limits.most > 1) {
+            uint64_t cut = w->split_ns + plan_div_up(pages, limits.most) * w->page_ns;
             item = cut < item ? cut : item;
         }
         longest_item = item > longest_item ? item : longest_item;
     }
-    uint64_t usable = device->resident_units;
-    if (w->min_units == w->max_units && w->n_set > 0)
-        usable -= usable % w->min_units;
+    uint64_t usable = w->request->device.resident_units;
     /* About one cut per unit that no tile begins on: what it adds, spread over all units, and half a page of rounding.
      */
     uint64_t cuts = tile_units < usable ? usable - tile_units % usable : usable;
@@ -149,20 +163,12 @@ static void search_workspace(struct plan_work *w, uint64_t low, uint64_t high, s
     }
 }
 
-void plan_balanced_choose(struct plan_work *w, const struct plan_cut *unsplit, struct plan_cut *cut)
+/* The smallest target at which the set fits in the order it has, from a first guess; low: none smaller fits. */
+static void search(struct plan_work *w, uint64_t low, uint64_t guess, const struct plan_cut *unsplit,
+                   struct plan_cut *best)
 {
-    *cut = *unsplit;
-    cut->policy = PLAN_BALANCED;
-    if (w->n_set == 0)
-        return;
-    uint64_t cuts_ns;
-    uint64_t low = least_target(w, &cuts_ns);
-    if (unsplit->end_ns <= low + cuts_ns || w->rows_max == 0)
-        return; /* all units are busy to the end as it is */
-    plan_order_set(w, PLAN_ORDER_WIDEST);
-
     struct laying l;
-    uint64_t target = low + cuts_ns;
+    uint64_t target = guess;
     uint64_t failed = low;
     for (int i = 0;; i++) {
         (void)lay(w, target, false, &l);
@@ -176,15 +182,16 @@ void plan_balanced_choose(struct plan_work *w, const struct plan_cut *unsplit, s
         target += step > least_step ? step : least_step;
     }
     if (l.rows > w->rows_max) {
-        search_workspace(w, target, unsplit->end_ns, cut);
+        search_workspace(w, target, unsplit->end_ns, best);
         return;
     }
-    take_if_cheaper(w, target, &l, cut);
-    for (int i = 0; i < SEARCH_DOWN && target - failed > w->page_ns / 2; i++) {
+    take_if_cheaper(w, target, &l, best);
+    uint64_t enough = target / SEARCH_GRAIN > w->page_ns / 2 ? target / SEARCH_GRAIN : w->page_ns / 2;
+    for (int i = 0; i < SEARCH_DOWN && target - failed > enough; i++) {
         uint64_t middle = failed + (target - failed) / 2;
         (void)lay(w, middle, false, &l);
         if (l.fits) {
-            take_if_cheaper(w, middle, &l, cut);
+            take_if_cheaper(w, middle, &l, best);
             target = middle;
         } else {
             failed = middle;
@@ -192,9 +199,28 @@ void plan_balanced_choose(struct plan_work *w, const struct plan_cut *unsplit, s
     }
 }
 
+void plan_balanced_choose(struct plan_work *w, const struct plan_cut *unsplit, struct plan_cut *cut)
+{
+    *cut = *unsplit;
+    cut->policy = PLAN_BALANCED;
+    if (w->n_set == 0)
+        return;
+    uint64_t cuts_ns;
+    uint64_t low = least_target(w, &cuts_ns);
+    if (unsplit->end_ns <= low + cuts_ns || w->rows_max == 0)
+        return; /* all units are busy to the end as it is */
+    plan_order_set(w, PLAN_ORDER_WIDEST);
+    search(w, low, low + cuts_ns, unsplit, cut);
+    /* Narrow tiles that come last may be too long for what is left: then by length alone. */
+    if (w->min_units != w->max_units && cut->end_ns > low + low / 16) {
+        plan_order_set(w, PLAN_ORDER_LONGEST);
+        search(w, low, low + cuts_ns, unsplit, cut);
+    }
+}
+
 int plan_balanced_emit(struct plan_work *w, const struct plan_cut *cut)
 {
     struct laying l;
-    plan_order_set(w, PLAN_ORDER_WIDEST);
+    plan_order_set(w, cut->order);
     return lay(w, cut->target_ns, true, &l);
 }

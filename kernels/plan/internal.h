@@ -5,6 +5,7 @@
 #include "kernels/plan/plan.h"
 
 #define PLAN_UNITS_MAX        65536u
+#define PLAN_TILE_UNITS_MAX   256u             /* a tile has at most 256 rows */
 #define PLAN_PARTIAL_ROWS_MAX (UINT32_MAX - 1) /* the last number is MLA_ABI_NO_PARTIAL */
 
 /* Units that are free from the same time on. */
@@ -13,20 +14,22 @@ struct plan_slot {
     uint32_t units;
 };
 
-/* Which units are free when, as a binary heap by free_ns. Whoever runs a plan starts items in order on the units that
- * are free first; all units of an item start together. */
+/* Which units are free when, as a binary heap by free_ns. Whoever runs a plan starts items in order, each of an item's
+ * units on the unit that is free first. */
 struct plan_timeline {
     struct plan_slot *slots; /* room for resident_units */
     uint32_t n;
     uint64_t end_ns; /* the last unit is free */
+    uint32_t n_held; /* between _start and _take */
+    struct plan_slot held[PLAN_TILE_UNITS_MAX];
 };
 
 void plan_timeline_init(struct plan_timeline *t, uint32_t units);
 void plan_timeline_copy(struct plan_timeline *to, const struct plan_timeline *from);
-/* Earliest start of an item of that many units, at most as many as there are. plan_timeline_take must follow. */
+/* When the last of an item's units would start; at most as many as there are. plan_timeline_take must follow. */
 uint64_t plan_timeline_start(struct plan_timeline *t, uint32_t units);
-/* Those units are busy until end_ns (>= the start just given). */
-void plan_timeline_take(struct plan_timeline *t, uint32_t units, uint64_t end_ns);
+/* The item runs on those units, for duration_ns on each. */
+void plan_timeline_take(struct plan_timeline *t, uint32_t units, uint64_t duration_ns);
 /* Unit-nanoseconds until each unit is free. */
 uint64_t plan_timeline_busy(const struct plan_timeline *t);
 
@@ -75,6 +78,7 @@ struct plan_cut {
     uint32_t splits;       /* uniform: of every tile, as far as its pages allow */
     uint32_t min_pages;    /* uniform: as in plan_device */
     uint64_t target_ns;    /* balanced: no unit works longer, as far as possible; 0: the cut is uniform */
+    enum plan_order order; /* balanced: of the set */
     uint64_t end_ns;       /* the last unit is free */
     uint64_t partial_rows; /* of the set */
     uint64_t cost_ns;      /* end_ns and the reduction */
@@ -101,7 +105,8 @@ int plan_emit(struct plan *plan, uint32_t tile, uint32_t page_begin, uint32_t pa
 void plan_uniform_try(struct plan_work *w, struct plan_cut *cut);
 int plan_uniform_emit(struct plan_work *w, const struct plan_cut *cut);
 uint64_t plan_uniform_rows(const struct plan_work *w, uint32_t splits, uint32_t min_pages);
-void plan_seed_choose(struct plan_work *w, struct plan_cut *cut);
+/* unsplit: the same set tried unsplit, or NULL. */
+void plan_seed_choose(struct plan_work *w, const struct plan_cut *unsplit, struct plan_cut *cut);
 
 /* Balanced cuts. unsplit has been tried; it is the answer where cutting does not pay. */
 void plan_balanced_choose(struct plan_work *w, const struct plan_cut *unsplit, struct plan_cut *cut);

@@ -146,7 +146,7 @@ static void choose(struct plan_work *w, enum plan_policy policy, struct plan_cut
 {
     *best = (struct plan_cut){.policy = PLAN_UNSPLIT, .splits = 1, .min_pages = 1};
     if (policy == PLAN_SEED) {
-        plan_seed_choose(w, best);
+        plan_seed_choose(w, NULL, best);
         return;
     }
     plan_uniform_try(w, best);
@@ -162,7 +162,7 @@ static void choose(struct plan_work *w, enum plan_policy policy, struct plan_cut
     /* Equal costs: the earlier one, which needs less workspace. */
     if (cut.cost_ns < best->cost_ns)
         *best = cut;
-    plan_seed_choose(w, &cut);
+    plan_seed_choose(w, &unsplit, &cut);
     if (cut.cost_ns < best->cost_ns)
         *best = cut;
 }
@@ -207,8 +207,8 @@ static void advance_base(struct plan_work *w)
     for (uint32_t i = 0; i < w->plan->n_items; i++) {
         const struct mla_abi_item *item = &w->plan->items[i];
         uint32_t units = plan_tile_units(w, item->tile);
-        uint64_t start = plan_timeline_start(&w->base, units);
-        plan_timeline_take(&w->base, units, start + item_ns(w, item));
+        (void)plan_timeline_start(&w->base, units);
+        plan_timeline_take(&w->base, units, item_ns(w, item));
         w->base_units += units;
     }
 }

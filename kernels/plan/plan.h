@@ -23,8 +23,8 @@ struct plan_device {
 };
 
 /* Cost model, nanoseconds. An item on its units: fill + pages * page + drain (+ partial when it is split). A launch:
- * launch + the time until the last unit is free when items start in order, each on the units that are free first and
- * all its units at once + (when any tile is split) reduce_launch + reduce_fixed + partial bytes / reduce_bytes_per_us.
+ * launch + the time until the last unit is free, when items start in order, each of an item's units on the unit that is
+ * free first, + (when any tile is split) reduce_launch + reduce_fixed + partial bytes / reduce_bytes_per_us.
  * page_ns and reduce_bytes_per_us are 1 or more. */
 struct plan_costs {
     uint32_t launch_ns;           /* once per launch */

@@ -18,6 +18,8 @@ void plan_timeline_copy(struct plan_timeline *to, const struct plan_timeline *fr
 
 static void sink_top(struct plan_timeline *t, struct plan_slot slot)
 {
+    if (t->n == 0)
+        return;
     uint32_t hole = 0;
     for (;;) {
         uint32_t child = 2 * hole + 1;
@@ -48,27 +50,46 @@ static void rise_last(struct plan_timeline *t, struct plan_slot slot)
 
 uint64_t plan_timeline_start(struct plan_timeline *t, uint32_t units)
 {
-    /* Units that are free earlier wait for the others of their item: they join the next slot. */
-    while (t->slots[0].units < units) {
-        uint32_t waiting = t->slots[0].units;
-        struct plan_slot last = t->slots[--t->n];
-        sink_top(t, last);
-        t->slots[0].units += waiting;
+    t->n_held = 0;
+    if (t->slots[0].units >= units)
+        return t->slots[0].free_ns;
+    for (;;) {
+        struct plan_slot first = t->slots[0];
+        if (first.units > units) {
+            t->slots[0].units -= units;
+            first.units = units;
+        } else {
+            struct plan_slot last = t->slots[--t->n];
+            sink_top(t, last);
+        }
+        t->held[t->n_held++] = first;
+        units -= first.units;
+        if (units == 0)
+            return first.free_ns;
     }
-    return t->slots[0].free_ns;
 }
 
-void plan_timeline_take(struct plan_timeline *t, uint32_t units, uint64_t end_ns)
+void plan_timeline_take(struct plan_timeline *t, uint32_t units, uint64_t duration_ns)
 {
-    struct plan_slot slot = {.free_ns = end_ns, .units = units};
+    uint64_t end_ns;
+    if (t->n_held == 0) {
+        end_ns = t->slots[0].free_ns + duration_ns;
+        struct plan_slot slot = {.free_ns = end_ns, .units = units};
+        if (t->slots[0].units == units) {
+            sink_top(t, slot);
+        } else {
+            t->slots[0].units -= units;
+            rise_last(t, slot);
+        }
+    } else {
+        for (uint32_t i = 0; i < t->n_held; i++) {
+            t->held[i].free_ns += duration_ns;
+            rise_last(t, t->held[i]);
+        }
+        end_ns = t->held[t->n_held - 1].free_ns;
+    }
     if (end_ns > t->end_ns)
         t->end_ns = end_ns;
-    if (t->slots[0].units == units) {
-        sink_top(t, slot);
-        return;
-    }
-    t->slots[0].units -= units;
-    rise_last(t, slot);
 }
 
 uint64_t plan_timeline_busy(const struct plan_timeline *t)

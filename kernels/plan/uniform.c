@@ -37,8 +37,8 @@ void plan_uniform_try(struct plan_work *w, struct plan_cut *cut)
         uint64_t fixed_ns = n > 1 ? w->split_ns : w->whole_ns;
         uint32_t longer = pages % n; /* so many items have a page more; they come first */
         for (uint32_t k = 0; k < n; k++) {
-            uint64_t start = plan_timeline_start(&w->line, units);
-            plan_timeline_take(&w->line, units, start + fixed_ns + (pages / n + (k < longer)) * w->page_ns);
+            (void)plan_timeline_start(&w->line, units);
+            plan_timeline_take(&w->line, units, fixed_ns + (pages / n + (k < longer)) * w->page_ns);
         }
         if (n > 1)
             cut->partial_rows += (uint64_t)n * w->plan->tiles[tile].rows;
@@ -66,7 +66,7 @@ int plan_uniform_emit(struct plan_work *w, const struct plan_cut *cut)
     return 0;
 }
 
-void plan_seed_choose(struct plan_work *w, struct plan_cut *cut)
+void plan_seed_choose(struct plan_work *w, const struct plan_cut *unsplit, struct plan_cut *cut)
 {
     const struct plan_device *device = &w->request->device;
     uint64_t need = w->base_units;
@@ -87,6 +87,11 @@ void plan_seed_choose(struct plan_work *w, struct plan_cut *cut)
                 low = middle;
         }
         splits = low;
+    }
+    if (splits < 2 && unsplit != NULL) {
+        *cut = *unsplit;
+        cut->policy = PLAN_SEED;
+        return;
     }
     *cut = (struct plan_cut){.policy = PLAN_SEED, .splits = splits, .min_pages = device->min_pages_per_split};
     plan_uniform_try(w, cut);

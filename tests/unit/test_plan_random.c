@@ -1,5 +1,4 @@
 /* Thousands of random requests: what holds for every plan. */
-#include <errno.h>
 #include <string.h>
 
 #include "tests/support/check_main.h"
@@ -31,8 +30,126 @@ START_TEST(every_plan_is_valid)
 }
 END_TEST
 
+static uint32_t div_up(uint32_t a, uint32_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* The cost model written again, slowly: every unit by itself. splits: of every tile, at most ceil(pages / min_pages).
+ */
+static uint64_t simulated_ns(const struct plan_request *r, const struct plan *order, uint32_t splits)
+{
+    uint64_t free_ns[128] = {0};
+    uint64_t end_ns = 0;
+    uint64_t partial_rows = 0;
+    uint32_t n_units = r->device.resident_units;
+    ck_assert_uint_le(n_units, 128);
+    if (order->n_items == 0)
+        return 0;
+    for (uint32_t i = 0; i < order->n_items; i++) {
+        const struct mla_abi_tile *tile = &order->tiles[order->items[i].tile];
+        uint32_t most = div_up(tile->pages, r->device.min_pages_per_split);
+        uint32_t n = splits < most ? splits : most;
+        n = n < 1 ? 1 : n;
+        for (uint32_t k = 0; k < n; k++) {
+            uint64_t ns = (uint64_t)r->costs.fill_ns + r->costs.drain_ns + (n > 1 ? r->costs.partial_ns : 0);
+            uint32_t pages = tile->pages / n + (k < tile->pages % n);
+            uint32_t units = div_up(tile->rows, r->device.rows_per_unit);
+            ns += (uint64_t)pages * r->costs.page_ns;
+            uint64_t start_ns[128];
+            memcpy(start_ns, free_ns, sizeof(start_ns));
+            for (uint32_t u = 0; u < units; u++) {
+                uint32_t first = 0;
+                for (uint32_t v = 1; v < n_units; v++)
+                    if (start_ns[v] < start_ns[first])
+                        first = v;
+                free_ns[first] = start_ns[first] + ns;
+                start_ns[first] = UINT64_MAX; /* an item's units are different units */
+                end_ns = free_ns[first] > end_ns ? free_ns[first] : end_ns;
+            }
+        }
+        partial_rows += n > 1 ? (uint64_t)n * tile->rows : 0;
+    }
+    uint64_t reduce_ns = 0;
+    if (partial_rows > 0)
+        reduce_ns = (uint64_t)r->costs.reduce_launch_ns + r->costs.reduce_fixed_ns +
+                    partial_rows * MLA_ABI_PARTIAL_ROW_BYTES * 1000 / r->costs.reduce_bytes_per_us;
+    return r->costs.launch_ns + end_ns + reduce_ns;
+}
+
+static uint64_t predicted(struct plan_request request, enum plan_policy policy)
+{
+    struct test_plan built;
+    request.policy = policy;
+    test_plan_make(&request, &built);
+    uint64_t ns = built.plan.predicted_ns;
+    test_plan_free(&built);
+    return ns;
+}
+
+/* No plan can be faster by the model: all units busy with the unsplit work from begin to end, and the least time of the
+ * tile that takes longest when it is cut as finely as the device allows. */
+static uint64_t lower_bound_ns(const struct plan_request *r)
+{
+    uint64_t work = 0;
+    uint64_t longest = 0;
+    uint64_t fixed_ns = (uint64_t)r->costs.fill_ns + r->costs.drain_ns;
+    for (uint32_t j = 0; j < r->n_jobs; j++) {
+        for (uint32_t s = r->jobs[j].first_seq; s < r->jobs[j].first_seq + r->jobs[j].n_seqs; s++) {
+            uint32_t rows = r->seqs[s].q_len * r->heads;
+            for (uint32_t row = 0; row < rows; row += r->tile_rows) {
+                uint32_t n = rows - row < r->tile_rows ? rows - row : r->tile_rows;
+                uint32_t pages =
+                    plan_visible_pages(r->jobs[j].mask, r->seqs[s].q_len, r->seqs[s].kv_len, (row + n - 1) / r->heads);
+                uint32_t pieces = div_up(pages, r->device.min_pages_per_split);
+                uint64_t piece_ns =
+                    fixed_ns + (uint64_t)(pieces > 1 ? div_up(pages, pieces) : pages) * r->costs.page_ns;
+                work += (fixed_ns + (uint64_t)pages * r->costs.page_ns) * div_up(n, r->device.rows_per_unit);
+                longest = piece_ns > longest ? piece_ns : longest;
+            }
+        }
+    }
+    uint64_t even = work / r->device.resident_units;
+    return r->costs.launch_ns + (even > longest ? even : longest);
+}
+
+START_TEST(balanced_is_near_the_best)
+{
+    static const uint32_t splits[] = {2, 3, 4, 5, 6, 8, 11, 16, 22, 33, 44, 66};
+    struct test_random random = {.state = 1000 + (uint64_t)_i};
+    for (int round = 0; round < 250; round++) {
+        struct test_ragged ragged;
+        test_ragged_make(&random, &ragged);
+        for (uint32_t j = 0; j < ragged.request.n_jobs; j++)
+            ragged.jobs[j].batch_invariant = false;
+        uint64_t balanced = predicted(ragged.request, PLAN_BALANCED);
+        uint64_t unsplit = predicted(ragged.request, PLAN_UNSPLIT);
+        uint64_t seed = predicted(ragged.request, PLAN_SEED);
+        uint64_t automatic = predicted(ragged.request, PLAN_AUTO);
+        uint64_t best = unsplit < seed ? unsplit : seed;
+        ck_assert_uint_eq(automatic, best < balanced ? best : balanced);
+        ck_assert_uint_le(balanced, unsplit);
+        if (balanced * 100 <= lower_bound_ns(&ragged.request) * 110)
+            continue;
+        struct test_plan built;
+        ragged.request.policy = PLAN_UNSPLIT;
+        test_plan_make(&ragged.request, &built);
+        ck_assert_uint_eq(unsplit, simulated_ns(&ragged.request, &built.plan, 1));
+        for (size_t i = 0; i < sizeof(splits) / sizeof(splits[0]); i++) {
+            uint64_t uniform = simulated_ns(&ragged.request, &built.plan, splits[i]);
+            best = uniform < best ? uniform : best;
+        }
+        test_plan_free(&built);
+        ck_assert_msg(balanced * 100 <= best * 110, "balanced %llu ns, best uniform %llu ns, lower bound %llu ns",
+                      (unsigned long long)balanced, (unsigned long long)best,
+                      (unsigned long long)lower_bound_ns(&ragged.request));
+    }
+}
+END_TEST
+
 MLA_SUITE(plan_random)
 {
     TCase *tc = mla_tcase_timeout(suite, "random", 120);
     tcase_add_loop_test(tc, every_plan_is_valid, 0, 8);
+    tcase_add_loop_test(tc, balanced_is_near_the_best, 0, 8);
 }

@@ -86,7 +86,7 @@ void test_ragged_make(struct test_random *random, struct test_ragged *out)
     static const uint32_t q_lens[] = {0, 1, 1, 2, 3, 4, 4, 5, 8, 8, 17, 64};
     static const uint32_t tile_rows[] = {64, 128, 256, 256};
     static const uint32_t masks[] = {MLA_ABI_MASK_NONE, MLA_ABI_MASK_CAUSAL, MLA_ABI_MASK_CAUSAL, MLA_ABI_MASK_VISIBLE};
-    static const uint32_t units[] = {1, 2, 3, 16, 33, 37, 66, 67, 112};
+    static const uint32_t units[] = {1, 2, 4, 16, 33, 37, 66, 67, 112};
     uint32_t n_seqs = test_random_below(random, 65);
     uint32_t n_jobs = n_seqs == 0 ? test_random_below(random, 2) : 1 + test_random_below(random, 5);
     bool equal = test_random_below(random, 3) == 0;
