@@ -113,7 +113,7 @@ int mla_codec_encode(const struct mla_message *msg, uint8_t *out, size_t cap, si
     if (*n > cap)
         return -ENOBUFS;
     if (*n > 0)
-        mla_body_encode(table, &msg->reply, out);
+        mla_body_encode(table, &msg->reply, out + *n);
     return 0;
 }
 

@@ -1,5 +1,6 @@
-/* The one loop that writes every body, driven by the tables (codec_table.h). Run without a buffer it counts; a
- * sub-message is counted first, because its length precedes it. The nesting is the schema's: three levels. */
+/* The one loop that writes every body, driven by the tables (codec_table.h). It writes from the end to the front: so
+ * the length of a sub-message is known when it is due, in front of it. Run without a buffer it counts. The stack's
+ * depth is the schema's. */
 #include <string.h>
 
 #include "proto/codec_table.h"
@@ -7,25 +8,38 @@
 enum wire_type { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
 
 struct sink {
-    uint8_t *p; /* NULL: count only */
-    size_t n;
+    uint8_t *end; /* NULL: count only */
+    size_t n;     /* bytes in front of end so far */
+};
+
+struct level {
+    const struct mla_body *body;
+    const uint8_t *plain;
+    unsigned left;        /* fields still to write: the next is at left - 1 */
+    bool in_array;        /* of the field at left - 1 */
+    size_t elements_left; /* then: elements of it still to write */
+    size_t end_at;        /* sink's n before this message */
 };
 
 static void put_bytes(struct sink *s, const void *bytes, size_t n)
 {
-    if (s->p && n > 0)
-        memcpy(s->p + s->n, bytes, n);
     s->n += n;
+    if (s->end && n > 0)
+        memcpy(s->end - s->n, bytes, n);
 }
 
 static void put_varint(struct sink *s, uint64_t v)
 {
-    for (; v > 0x7f; v >>= 7, s->n++)
-        if (s->p)
-            s->p[s->n] = (uint8_t)(v | 0x80);
-    if (s->p)
-        s->p[s->n] = (uint8_t)v;
-    s->n++;
+    size_t n = 1;
+    for (uint64_t rest = v >> 7; rest; rest >>= 7)
+        n++;
+    s->n += n;
+    if (!s->end)
+        return;
+    uint8_t *p = s->end - s->n;
+    for (; n > 1; n--, v >>= 7)
+        *p++ = (uint8_t)(v | 0x80);
+    *p = (uint8_t)v;
 }
 
 static void put_tag(struct sink *s, unsigned number, enum wire_type type)
@@ -33,11 +47,11 @@ static void put_tag(struct sink *s, unsigned number, enum wire_type type)
     put_varint(s, number << 3 | type);
 }
 
-static void put_run(struct sink *s, unsigned number, const void *bytes, size_t n)
+/* Length and tag of what lies between here and end_at. */
+static void put_head(struct sink *s, unsigned number, size_t end_at)
 {
+    put_varint(s, s->n - end_at);
     put_tag(s, number, WIRE_BYTES);
-    put_varint(s, n);
-    put_bytes(s, bytes, n);
 }
 
 static void put_scalar(struct sink *s, unsigned number, const struct mla_field *f, ProtobufCType type,
@@ -54,13 +68,13 @@ static void put_scalar(struct sink *s, unsigned number, const struct mla_field *
     switch (type) {
     case PROTOBUF_C_TYPE_FIXED64:
     case PROTOBUF_C_TYPE_DOUBLE:
-        put_tag(s, number, WIRE_64);
         put_bytes(s, &v, 8);
+        put_tag(s, number, WIRE_64);
         return;
     case PROTOBUF_C_TYPE_FIXED32:
     case PROTOBUF_C_TYPE_FLOAT:
-        put_tag(s, number, WIRE_32);
         put_bytes(s, &v, 4);
+        put_tag(s, number, WIRE_32);
         return;
     case PROTOBUF_C_TYPE_SINT64:
         v = v << 1 ^ -(v >> 63);
@@ -68,8 +82,8 @@ static void put_scalar(struct sink *s, unsigned number, const struct mla_field *
     default:
         break;
     }
-    put_tag(s, number, WIRE_VARINT);
     put_varint(s, v);
+    put_tag(s, number, WIRE_VARINT);
 }
 
 static void put_string(struct sink *s, unsigned number, const struct mla_field *f, const uint8_t *plain)
@@ -78,83 +92,102 @@ static void put_string(struct sink *s, unsigned number, const struct mla_field *
     if (!(f->flags & MLA_F_INLINE))
         memcpy(&x, plain + f->offset, sizeof(x));
     size_t n = x ? strlen(x) : 0;
-    if (n > 0 || (f->flags & MLA_F_REQUIRED))
-        put_run(s, number, x, n);
+    size_t end_at = s->n;
+    if (n == 0 && !(f->flags & MLA_F_REQUIRED))
+        return;
+    put_bytes(s, x, n);
+    put_head(s, number, end_at);
 }
 
-static void put_varints(struct sink *s, const struct mla_field *f, const uint8_t *x, size_t n)
+static void get_array(const struct mla_field *f, const uint8_t *plain, const uint8_t **x, size_t *n)
 {
-    for (size_t i = 0; i < n; i++) {
-        uint64_t v = 0;
-        memcpy(&v, x + i * f->size, f->size);
-        put_varint(s, v);
-    }
+    memcpy(x, plain + f->offset, sizeof(*x));
+    memcpy(n, plain + f->aux, sizeof(*n));
 }
 
-static void put_packed(struct sink *s, unsigned number, const struct mla_field *f, ProtobufCType type, const uint8_t *x,
-                       size_t n)
+/* bytes, and packed fields */
+static void put_array(struct sink *s, unsigned number, const struct mla_field *f, ProtobufCType type,
+                      const uint8_t *plain)
 {
+    const uint8_t *x;
+    size_t n, end_at = s->n;
+    get_array(f, plain, &x, &n);
     if (n == 0)
         return;
     if (type == PROTOBUF_C_TYPE_FIXED32 || type == PROTOBUF_C_TYPE_BYTES) {
-        put_run(s, number, x, n * f->size);
-        return;
-    }
-    struct sink count = {0};
-    put_varints(&count, f, x, n);
-    put_tag(s, number, WIRE_BYTES);
-    put_varint(s, count.n);
-    put_varints(s, f, x, n);
-}
-
-static void put_body(struct sink *s, const struct mla_body *body, const uint8_t *plain);
-
-static void put_message(struct sink *s, unsigned number, const struct mla_body *sub, const uint8_t *plain)
-{
-    struct sink count = {0};
-    put_body(&count, sub, plain);
-    put_tag(s, number, WIRE_BYTES);
-    put_varint(s, count.n);
-    if (s->p)
-        put_body(s, sub, plain);
-    else
-        s->n += count.n;
-}
-
-static void put_field(struct sink *s, const struct mla_body *body, unsigned i, const uint8_t *plain)
-{
-    const struct mla_field *f = &body->fields[i];
-    const ProtobufCFieldDescriptor *d = &body->schema->fields[i];
-    const bool message = d->type == PROTOBUF_C_TYPE_MESSAGE;
-
-    if (d->label == PROTOBUF_C_LABEL_REPEATED || d->type == PROTOBUF_C_TYPE_BYTES) {
-        const uint8_t *x;
-        size_t n;
-        memcpy(&x, plain + f->offset, sizeof(x));
-        memcpy(&n, plain + f->aux, sizeof(n));
-        if (!message)
-            put_packed(s, i + 1, f, d->type, x, n);
-        for (size_t k = 0; message && k < n; k++)
-            put_message(s, i + 1, f->sub, x + k * f->size);
-    } else if (message) {
-        if ((f->flags & MLA_F_STATUS) || *(const bool *)(plain + f->offset))
-            put_message(s, i + 1, f->sub, plain + f->offset);
-    } else if (d->type == PROTOBUF_C_TYPE_STRING) {
-        put_string(s, i + 1, f, plain);
+        put_bytes(s, x, n * f->size);
     } else {
-        put_scalar(s, i + 1, f, d->type, plain);
+        while (n-- > 0) {
+            uint64_t v = 0;
+            memcpy(&v, x + n * f->size, f->size);
+            put_varint(s, v);
+        }
     }
+    put_head(s, number, end_at);
 }
 
-static void put_body(struct sink *s, const struct mla_body *body, const uint8_t *plain)
+static void put_plain_field(struct sink *s, const struct level *l, unsigned i)
 {
-    for (unsigned i = 0; i < body->n_fields; i++)
-        put_field(s, body, i, plain);
+    const struct mla_field *f = &l->body->fields[i];
+    const ProtobufCFieldDescriptor *d = &l->body->schema->fields[i];
+    if (d->label == PROTOBUF_C_LABEL_REPEATED || d->type == PROTOBUF_C_TYPE_BYTES)
+        put_array(s, i + 1, f, d->type, l->plain);
+    else if (d->type == PROTOBUF_C_TYPE_STRING)
+        put_string(s, i + 1, f, l->plain);
+    else
+        put_scalar(s, i + 1, f, d->type, l->plain);
 }
 
-size_t mla_body_encode(const struct mla_body *body, const void *plain, uint8_t *out)
+/* The next message inside l to write, from the last one on: a present singular one, or an element. NULL when the field
+ * at left - 1 has none (any more), and l then stands at the field before it. */
+static const uint8_t *next_message(struct level *l)
 {
-    struct sink s = {.p = out};
-    put_body(&s, body, plain);
+    const unsigned i = l->left - 1;
+    const struct mla_field *f = &l->body->fields[i];
+    if (l->body->schema->fields[i].label != PROTOBUF_C_LABEL_REPEATED) {
+        const uint8_t *plain = l->plain + f->offset;
+        l->left--;
+        return (f->flags & MLA_F_STATUS) || *(const bool *)plain ? plain : NULL;
+    }
+    const uint8_t *x;
+    size_t n;
+    get_array(f, l->plain, &x, &n);
+    if (!l->in_array)
+        l->elements_left = n;
+    l->in_array = l->elements_left > 0;
+    if (!l->in_array) {
+        l->left--;
+        return NULL;
+    }
+    return x + --l->elements_left * f->size;
+}
+
+size_t mla_body_encode(const struct mla_body *body, const void *plain, uint8_t *end)
+{
+    struct sink s = {.end = end};
+    struct level stack[MLA_DEPTH_MAX] = {{.body = body, .plain = plain, .left = body->n_fields}};
+    unsigned numbers[MLA_DEPTH_MAX] = {0}; /* of each level's field in the level below it */
+    unsigned depth = 1;
+    while (depth > 0) {
+        struct level *l = &stack[depth - 1];
+        if (l->left == 0) {
+            depth--;
+            if (depth > 0)
+                put_head(&s, numbers[depth], l->end_at);
+            continue;
+        }
+        const unsigned i = l->left - 1;
+        const struct mla_body *sub = l->body->fields[i].sub;
+        if (!sub) {
+            put_plain_field(&s, l, i);
+            l->left--;
+            continue;
+        }
+        const uint8_t *inner = next_message(l);
+        if (!inner)
+            continue;
+        numbers[depth] = i + 1;
+        stack[depth++] = (struct level){.body = sub, .plain = inner, .left = sub->n_fields, .end_at = s.n};
+    }
     return s.n;
 }

@@ -117,10 +117,11 @@ const char *mla_body_tables_fault(void);
 /* Zeroes the struct and puts its defaults in. */
 void mla_body_init(const struct mla_body *body, void *plain);
 
-/* As mla_codec_decode and mla_codec_encoded_size / _encode, for one table. out NULL counts only. */
+/* As mla_codec_decode and mla_codec_encode, for one table. Encoding writes in front of end, which must have the room,
+ * and returns the bytes; end NULL counts only. */
 int mla_body_decode(const struct mla_body *body, const uint8_t *bytes, size_t n, struct mla_arena *arena, void *plain,
                     struct mla_error *err);
-size_t mla_body_encode(const struct mla_body *body, const void *plain, uint8_t *out);
+size_t mla_body_encode(const struct mla_body *body, const void *plain, uint8_t *end);
 
 /* Fills *err; text is "<field> <what>". Returns 1. */
 int mla_refuse(struct mla_error *err, enum mla_status code, const char *field, uint64_t index, uint64_t value,

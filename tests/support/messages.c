@@ -349,58 +349,95 @@ static bool text_equal(const char *a, const char *b)
     return strcmp(a ? a : "", b ? b : "") == 0;
 }
 
-static bool body_equal(const struct mla_body *body, const uint8_t *a, const uint8_t *b);
+struct pair {
+    const struct mla_body *body;
+    const uint8_t *a, *b;
+    unsigned i;     /* next field */
+    size_t element; /* of it, when it is repeated */
+};
 
-static bool array_equal(const struct mla_field *f, const uint8_t *a, const uint8_t *b)
+static void get_array(const struct mla_field *f, const uint8_t *plain, const uint8_t **x, size_t *n)
 {
-    const uint8_t *xa, *xb;
-    size_t na, nb;
-    memcpy(&xa, a + f->offset, sizeof(xa));
-    memcpy(&xb, b + f->offset, sizeof(xb));
-    memcpy(&na, a + f->aux, sizeof(na));
-    memcpy(&nb, b + f->aux, sizeof(nb));
-    if (na != nb)
-        return false;
-    if (!f->sub)
-        return na == 0 || memcmp(xa, xb, na * f->size) == 0;
-    for (size_t i = 0; i < na; i++)
-        if (!body_equal(f->sub, xa + i * f->size, xb + i * f->size))
-            return false;
-    return true;
+    memcpy(x, plain + f->offset, sizeof(*x));
+    memcpy(n, plain + f->aux, sizeof(*n));
 }
 
-static bool field_equal(const struct mla_body *body, unsigned i, const uint8_t *a, const uint8_t *b)
+static bool plain_equal(const struct pair *p)
 {
-    const struct mla_field *f = &body->fields[i];
-    const ProtobufCFieldDescriptor *d = &body->schema->fields[i];
-    if (d->label == PROTOBUF_C_LABEL_REPEATED || d->type == PROTOBUF_C_TYPE_BYTES)
-        return array_equal(f, a, b);
-    if (f->sub)
-        return ((f->flags & MLA_F_STATUS) || a[f->offset] == b[f->offset]) &&
-               body_equal(f->sub, a + f->offset, b + f->offset);
-    if (f->flags & MLA_F_INLINE)
-        return text_equal((const char *)a + f->offset, (const char *)b + f->offset);
-    if (d->type == PROTOBUF_C_TYPE_STRING) {
-        const char *xa, *xb;
-        memcpy(&xa, a + f->offset, sizeof(xa));
-        memcpy(&xb, b + f->offset, sizeof(xb));
-        return text_equal(xa, xb);
+    const struct mla_field *f = &p->body->fields[p->i];
+    const ProtobufCFieldDescriptor *d = &p->body->schema->fields[p->i];
+    const uint8_t *xa = p->a + f->offset, *xb = p->b + f->offset;
+    if (d->label == PROTOBUF_C_LABEL_REPEATED || d->type == PROTOBUF_C_TYPE_BYTES) {
+        size_t na, nb;
+        get_array(f, p->a, &xa, &na);
+        get_array(f, p->b, &xb, &nb);
+        return na == nb && (na == 0 || memcmp(xa, xb, na * f->size) == 0);
     }
-    if ((f->flags & MLA_F_HAS) && a[f->aux] != b[f->aux])
+    if (f->flags & MLA_F_INLINE)
+        return text_equal((const char *)xa, (const char *)xb);
+    if (d->type == PROTOBUF_C_TYPE_STRING) {
+        const char *sa, *sb;
+        memcpy(&sa, xa, sizeof(sa));
+        memcpy(&sb, xb, sizeof(sb));
+        return text_equal(sa, sb);
+    }
+    if ((f->flags & MLA_F_HAS) && p->a[f->aux] != p->b[f->aux])
         return false;
-    return memcmp(a + f->offset, b + f->offset, f->size) == 0;
+    return memcmp(xa, xb, f->size) == 0;
 }
 
-static bool body_equal(const struct mla_body *body, const uint8_t *a, const uint8_t *b)
+/* Moves p on. 1: *inner is the next pair of messages in it; 0: there was none in this field; -1: they differ already.
+ */
+static int next_inner(struct pair *p, struct pair *inner)
 {
-    for (unsigned i = 0; i < body->n_fields; i++)
-        if (!field_equal(body, i, a, b))
-            return false;
+    const struct mla_field *f = &p->body->fields[p->i];
+    *inner = (struct pair){.body = f->sub, .a = p->a + f->offset, .b = p->b + f->offset};
+    if (p->body->schema->fields[p->i].label != PROTOBUF_C_LABEL_REPEATED) {
+        p->i++;
+        return (f->flags & MLA_F_STATUS) || inner->a[0] == inner->b[0] ? 1 : -1;
+    }
+    size_t na, nb;
+    get_array(f, p->a, &inner->a, &na);
+    get_array(f, p->b, &inner->b, &nb);
+    if (na != nb)
+        return -1;
+    if (p->element == na) {
+        p->element = 0;
+        p->i++;
+        return 0;
+    }
+    inner->a += p->element * f->size;
+    inner->b += p->element * f->size;
+    p->element++;
+    return 1;
+}
+
+static bool body_equal(const struct mla_body *body, const void *a, const void *b)
+{
+    struct pair stack[MLA_DEPTH_MAX] = {{.body = body, .a = a, .b = b}};
+    unsigned depth = 1;
+    while (depth > 0) {
+        struct pair *p = &stack[depth - 1];
+        if (p->i == p->body->n_fields) {
+            depth--;
+        } else if (p->body->fields[p->i].sub) {
+            struct pair inner;
+            int rc = next_inner(p, &inner);
+            if (rc < 0)
+                return false;
+            if (rc > 0)
+                stack[depth++] = inner;
+        } else {
+            if (!plain_equal(p))
+                return false;
+            p->i++;
+        }
+    }
     return true;
 }
 
 bool mla_message_equal(const struct mla_message *a, const struct mla_message *b)
 {
     const struct mla_body *body = mla_body_of_type(a->type);
-    return a->type == b->type && body && body_equal(body, (const uint8_t *)&a->reply, (const uint8_t *)&b->reply);
+    return a->type == b->type && body && body_equal(body, &a->reply, &b->reply);
 }

@@ -80,6 +80,7 @@ END_TEST
 
 START_TEST(unknown_types_and_caps)
 {
+    static const uint8_t unknown[3] = {0xf8, 0x06, 0x01}; /* field 111 */
     ck_assert_int_eq(decode(0x7777, 0), 1);
     ck_assert_int_eq(err.code, MLA_UNKNOWN_MESSAGE);
     ck_assert_uint_eq(err.value, 0x7777);
@@ -89,9 +90,9 @@ START_TEST(unknown_types_and_caps)
     ck_assert_uint_eq(err.limit, MLA_CAP_CONTROL_BYTES);
     size_t n = 0;
     for (; n < 3 * MLA_CODEC_UNKNOWN_MAX; n += 3)
-        memcpy(body + n, "\xf8\x06\x01", 3);
+        memcpy(body + n, unknown, sizeof(unknown));
     ck_assert_int_eq(decode(MLA_MSG_HEALTH, n), 0);
-    memcpy(body + n, "\xf8\x06\x01", 3);
+    memcpy(body + n, unknown, sizeof(unknown));
     ck_assert_int_eq(decode(MLA_MSG_HEALTH, n + 3), 1);
     ck_assert_int_eq(err.code, MLA_MALFORMED);
 }
