@@ -1,0 +1,42 @@
+/* mlactl: one subcommand per function, over libmla; plan needs no daemon. */
+#ifndef MLA_DAEMON_CTL_H
+#define MLA_DAEMON_CTL_H
+
+#include <mla/mla.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum ctl_exit {
+    CTL_EXIT_OK = 0,
+    CTL_EXIT_NOT_READY = 1, /* health: anything but ready */
+    CTL_EXIT_USAGE = 2,
+    CTL_EXIT_CONNECT = 3, /* no daemon answers at the socket */
+    CTL_EXIT_REFUSED = 4  /* the daemon answered with an error */
+};
+
+struct ctl {
+    struct mla_client *client;
+    bool json;
+    uint64_t timeout_us;
+    uint64_t deadline_us; /* drain */
+    bool has_deadline;
+};
+
+/* Each prints to stdout and returns an enum ctl_exit. */
+int ctl_health(struct ctl *ctl);
+int ctl_status(struct ctl *ctl);
+int ctl_clients(struct ctl *ctl);
+int ctl_caches(struct ctl *ctl);
+int ctl_metrics(struct ctl *ctl);
+int ctl_drain(struct ctl *ctl);
+
+/* Reports the client's last error on stderr; CTL_EXIT_CONNECT for a lost connection, else CTL_EXIT_REFUSED. */
+int ctl_fail(const struct ctl *ctl, const char *what);
+
+/* "ready", ... */
+const char *ctl_health_name(enum mla_health state);
+
+/* Work that needs no daemon: plan --help explains it. argv[0] is "plan". */
+int ctl_plan(int argc, char **argv);
+
+#endif

@@ -1,0 +1,131 @@
+/* mlactl: global options, the connection, and the subcommand. */
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/ctl/ctl.h"
+
+static const char usage[] =
+    "usage: mlactl [options] COMMAND\n"
+    "  health    state of the daemon; exit 0 when it is ready, else 1\n"
+    "  status    the daemon: device, memory, jobs\n"
+    "  clients   one line per connection\n"
+    "  caches    one line per cache\n"
+    "  metrics   in Prometheus' text format\n"
+    "  drain     no new work; the daemon exits when all is answered (--deadline SECONDS: at the latest then)\n"
+    "  plan      the plan of a shape, without a daemon (mlactl plan --help)\n"
+    "options:\n"
+    "  --socket PATH     default $MLAD_SOCKET, else /run/mlad/mlad.sock\n"
+    "  --timeout SECONDS for the whole of it (default 5)\n"
+    "  --json            one JSON document instead of text\n"
+    "  --version, --help\n"
+    "Exit codes: 0 done, 1 not ready, 2 usage, 3 no daemon answers, 4 refused by the daemon.\n";
+
+static const struct {
+    const char *name;
+    int (*run)(struct ctl *ctl);
+} commands[] = {
+    {"health", ctl_health}, {"status", ctl_status},   {"clients", ctl_clients},
+    {"caches", ctl_caches}, {"metrics", ctl_metrics}, {"drain", ctl_drain},
+};
+
+enum { OPT_SOCKET = 256, OPT_TIMEOUT, OPT_JSON, OPT_DEADLINE, OPT_VERSION, OPT_HELP };
+static const struct option options[] = {
+    {"socket", required_argument, NULL, OPT_SOCKET},
+    {"timeout", required_argument, NULL, OPT_TIMEOUT},
+    {"json", no_argument, NULL, OPT_JSON},
+    {"deadline", required_argument, NULL, OPT_DEADLINE},
+    {"version", no_argument, NULL, OPT_VERSION},
+    {"help", no_argument, NULL, OPT_HELP},
+    {NULL, 0, NULL, 0},
+};
+
+int ctl_fail(const struct ctl *ctl, const char *what)
+{
+    const struct mla_error_info *e = mla_last_error(ctl->client);
+    fprintf(stderr, "mlactl: %s: %s%s%s: %s\n", what, mla_errname(e->status), e->field[0] ? " in " : "", e->field,
+            e->text[0] ? e->text : mla_strerror(e->status));
+    return e->status == MLA_DISCONNECTED || e->status == MLA_PENDING ? CTL_EXIT_CONNECT : CTL_EXIT_REFUSED;
+}
+
+/* Seconds with a fraction, to microseconds. */
+static int parse_seconds(const char *option, const char *text, uint64_t *us)
+{
+    char *end;
+    errno = 0;
+    double v = strtod(text, &end);
+    if (errno != 0 || end == text || *end != '\0' || !(v >= 0 && v <= 1e9)) {
+        fprintf(stderr, "mlactl: %s must be a number of seconds from 0 to 1e9, not \"%s\"\n", option, text);
+        return -1;
+    }
+    *us = (uint64_t)(v * 1e6);
+    return 0;
+}
+
+static int run(int (*command)(struct ctl *ctl), struct ctl *ctl, const char *socket)
+{
+    struct mla_options o;
+    struct mla_error_info error;
+    mla_options_init(&o);
+    o.socket_path = socket;
+    o.name = "mlactl";
+    o.timeout_us = ctl->timeout_us;
+    if (mla_open(&o, &ctl->client, &error) != MLA_OK) {
+        fprintf(stderr, "mlactl: %s: %s\n", mla_errname(error.status),
+                error.text[0] ? error.text : mla_strerror(error.status));
+        return CTL_EXIT_CONNECT;
+    }
+    int code = command(ctl);
+    mla_close(ctl->client);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    struct ctl ctl = {.timeout_us = 5000000};
+    const char *socket = NULL, *command = NULL;
+    int c;
+    /* plan has options of its own. */
+    for (int i = 1; i < argc && (argv[i][0] == '-' || strcmp(argv[i], "plan") == 0); i++)
+        if (strcmp(argv[i], "plan") == 0)
+            return ctl_plan(argc - i, argv + i);
+    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        switch (c) {
+        case OPT_SOCKET:
+            socket = optarg;
+            break;
+        case OPT_TIMEOUT:
+            if (parse_seconds("--timeout", optarg, &ctl.timeout_us) != 0)
+                return CTL_EXIT_USAGE;
+            break;
+        case OPT_JSON:
+            ctl.json = true;
+            break;
+        case OPT_DEADLINE:
+            if (parse_seconds("--deadline", optarg, &ctl.deadline_us) != 0)
+                return CTL_EXIT_USAGE;
+            ctl.has_deadline = true;
+            break;
+        case OPT_VERSION:
+            printf("mlactl %s\n", mla_version());
+            return CTL_EXIT_OK;
+        case OPT_HELP:
+            fputs(usage, stdout);
+            return CTL_EXIT_OK;
+        default:
+            fputs(usage, stderr);
+            return CTL_EXIT_USAGE;
+        }
+    }
+    if (optind + 1 == argc)
+        command = argv[optind];
+    for (size_t i = 0; command != NULL && i < sizeof(commands) / sizeof(commands[0]); i++)
+        if (strcmp(commands[i].name, command) == 0)
+            return run(commands[i].run, &ctl, socket);
+    if (command != NULL)
+        fprintf(stderr, "mlactl: unknown command \"%s\"\n", command);
+    fputs(usage, stderr);
+    return CTL_EXIT_USAGE;
+}
