@@ -30,6 +30,8 @@ struct dc_seq {
     uint32_t kv_len_max; /* 0: kv_len */
 };
 
+/* An omitted third member means "the same as the second": no warning about that in files that describe cases. */
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 #define SEQS(...) ((const struct dc_seq[]){__VA_ARGS__})
 
 enum dc_layout {
@@ -149,6 +151,7 @@ struct dc_job *dc_add(struct dc *c, const struct dc_shape *shape);
 /* dc_plan() unless planned already, dc_launch(), dc_wait(). */
 void dc_run(struct dc *c);
 void dc_plan(struct dc *c);   /* plan_bound, plan_build, plan_check, records; aborts when one refuses */
+void dc_replan(struct dc *c); /* forgets the plan: the next run makes another for the same memory */
 void dc_launch(struct dc *c); /* poisons outputs, pushes inputs, submits */
 void dc_wait(struct dc *c);   /* until BATCH_DONE, pulls outputs */
 

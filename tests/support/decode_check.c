@@ -89,8 +89,9 @@ void dc_check(struct dc_job *job)
             ck_abort_msg("the caller's status word of sequence %u is %#llx, the daemon's %#llx", s,
                          (unsigned long long)job->user_status[s], (unsigned long long)job->status[s]);
     }
-    ck_assert_msg(good, "%llu wrong, first: %s (relative L2 %.3g, max %.3g, LSE %.3g)", (unsigned long long)report.bad,
-                  report.text, report.rel_l2, report.max_error, report.max_lse);
+    ck_assert_msg(good, "backend %s: %llu wrong, first: %s (relative L2 %.3g, max %.3g, LSE %.3g)",
+                  job->c->rig->facts->name, (unsigned long long)report.bad, report.text, report.rel_l2,
+                  report.max_error, report.max_lse);
     dc_check_canaries(job);
 }
 

@@ -33,15 +33,23 @@ static void free_job(struct rig *rig, struct dc_job *job)
     free(job);
 }
 
-void dc_free(struct dc *c)
+void dc_replan(struct dc *c)
 {
     struct mem *all[] = {&c->tiles, &c->items, &c->reduces, &c->job_records, &c->seq_records};
-    for (uint32_t i = 0; i < c->n_jobs; i++)
-        free_job(c->rig, c->jobs[i]);
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         mem_drop(c->rig, all[i]);
     free(c->plan_seqs);
     free(c->scratch);
+    c->plan_seqs = NULL;
+    c->scratch = NULL;
+    c->planned = false;
+}
+
+void dc_free(struct dc *c)
+{
+    dc_replan(c);
+    for (uint32_t i = 0; i < c->n_jobs; i++)
+        free_job(c->rig, c->jobs[i]);
     free(c);
 }
 

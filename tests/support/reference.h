@@ -4,6 +4,7 @@
  *   score = softmax_scale * q_scale * kv_scale * dot(q, k)       over 576 elements, of the visible keys
  *   O     = kv_scale * sum(exp(score) * v) / sum(exp(score))     v: the first 512 elements of k
  *   LSE   = ln(sum(exp(score)))
+ * A table entry is needed when a token sees a key of its pages (kv_len and mask decide; scores do not).
  * A row that sees no key: O = 0, LSE = -infinity. NaN in a visible key or in the row's Q: O and LSE are NaN.
  */
 #ifndef MLA_TESTS_REFERENCE_H
