@@ -102,14 +102,7 @@ bool sched_next(struct sched *s, struct sched_action *action)
     *action = (struct sched_action){0};
     if (s->exited)
         return false;
-    bool ending = s->fatal || s->drain_expired; /* then nothing is begun any more */
-    if (!ending && launch(s, action))
-        return true;
-    if (reply(s, action) || release(s, action))
-        return true;
-    if (!ending && (watch(s, action) || stage(s, action)))
-        return true;
-    if (leave(s, action))
-        return true;
-    return set_timer(s, action);
+    /* After FATAL or the drain's deadline nothing is staged, queued or unwatched any more, so nothing is begun. */
+    return launch(s, action) || reply(s, action) || release(s, action) || watch(s, action) || stage(s, action) ||
+           leave(s, action) || set_timer(s, action);
 }

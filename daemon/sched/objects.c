@@ -63,7 +63,5 @@ struct sched_object *sched_object_next_released(struct sched *s)
         return NULL;
     s->released = object->next_released;
     object->next_released = NULL;
-    if (!s->released)
-        s->released_tail = NULL;
     return object;
 }

@@ -26,8 +26,9 @@ struct sched {
     struct list queue;    /* jobs in QUEUED, in the order in which they became ready */
     struct list answered; /* jobs in ANSWERED, REPLY not given yet */
 
-    struct sched_job *deadlines;                   /* root of the heap, the earliest */
-    struct sched_object *released, *released_tail; /* RELEASE not given yet, in order */
+    struct sched_job *deadlines; /* root of the heap, the earliest */
+    struct sched_object *released,
+        *released_tail; /* RELEASE not given yet, in order; the tail means nothing when there is none */
 
     struct sched_batch batches[SCHED_BATCHES];
     struct sched_batch *staged; /* the one batch in FORMED, PLANNING or PLANNED; NULL: none */

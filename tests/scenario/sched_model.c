@@ -365,6 +365,8 @@ bool model_step(struct model *m)
     if (m->exited)
         return false;
     model_random_event(m);
+    while (model_below(m, 12) == 0)
+        model_random_event(m);
     model_carry_out(m);
     return !m->exited;
 }

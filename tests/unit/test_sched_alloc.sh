@@ -13,6 +13,6 @@ esac
 bad=$("$nm" -u "$archive" | awk 'NF == 2 { print $2 }' | sort -u | grep -vxE \
     'sched_[a-z_]*|mem(set|cpy|move)|__mem(set|cpy|move)_chk|__assert_fail|__stack_chk_fail|_GLOBAL_OFFSET_TABLE_|__(asan|ubsan|tsan|sanitizer)_.*' || true)
 if [ -n "$bad" ]; then
-    echo "the scheduler needs:" $bad
+    echo "the scheduler needs: $bad"
     exit 1
 fi
