@@ -44,10 +44,13 @@ static int malformed(struct reader *r, const struct level *l, const char *field,
     return 1;
 }
 
-static bool get_varint(const uint8_t **p, const uint8_t *end, uint64_t *v)
+#define VALUE_BYTES_MAX 10u
+#define HEAD_BYTES_MAX  5u /* of tags and lengths, which have 32 bits */
+
+static bool get_varint(const uint8_t **p, const uint8_t *end, unsigned bytes_max, uint64_t *v)
 {
     uint64_t x = 0;
-    for (unsigned shift = 0; shift < 70 && *p < end; shift += 7) {
+    for (unsigned shift = 0; shift < 7 * bytes_max && *p < end; shift += 7) {
         uint8_t b = *(*p)++;
         if (shift == 63 && b > 1)
             return false;
@@ -74,7 +77,7 @@ static bool get_fixed(const uint8_t **p, const uint8_t *end, size_t bytes, uint6
 static bool get_bytes(const uint8_t **p, const uint8_t *end, const uint8_t **bytes, size_t *n)
 {
     uint64_t len;
-    if (!get_varint(p, end, &len) || len > (size_t)(end - *p))
+    if (!get_varint(p, end, HEAD_BYTES_MAX, &len) || len > (size_t)(end - *p))
         return false;
     *bytes = *p;
     *n = (size_t)len;
@@ -89,7 +92,7 @@ static bool skip(const uint8_t **p, const uint8_t *end, unsigned wire_type)
     size_t n;
     switch (wire_type) {
     case WIRE_VARINT:
-        return get_varint(p, end, &v);
+        return get_varint(p, end, VALUE_BYTES_MAX, &v);
     case WIRE_64:
         return get_fixed(p, end, 8, &v);
     case WIRE_BYTES:
@@ -247,7 +250,7 @@ static int read_packed(struct reader *r, const struct level *l, unsigned i, cons
         memcpy(x, s, n);
     for (size_t k = 0; k < count && (!fixed || f->min || f->max || f->multiple); k++) {
         uint64_t v;
-        if (!(fixed ? get_fixed(&p, end, sizeof(uint32_t), &v) : get_varint(&p, end, &v)))
+        if (!(fixed ? get_fixed(&p, end, sizeof(uint32_t), &v) : get_varint(&p, end, VALUE_BYTES_MAX, &v)))
             return malformed(r, l, name, "has a bad varint");
         rc = check_value(r, f, d, name, v, k);
         if (rc)
@@ -266,7 +269,8 @@ static int read_scalar(struct reader *r, struct level *l, unsigned i)
     const ProtobufCFieldDescriptor *d = &l->body->schema->fields[i];
     unsigned wt = wire_type_of(d);
     uint64_t v;
-    if (!(wt == WIRE_VARINT ? get_varint(&l->p, l->end, &v) : get_fixed(&l->p, l->end, wt == WIRE_64 ? 8 : 4, &v)))
+    if (!(wt == WIRE_VARINT ? get_varint(&l->p, l->end, VALUE_BYTES_MAX, &v)
+                            : get_fixed(&l->p, l->end, wt == WIRE_64 ? 8 : 4, &v)))
         return malformed(r, l, name_of(l, i), "is cut off");
     if (d->type == PROTOBUF_C_TYPE_SINT64)
         v = v >> 1 ^ -(v & 1);
@@ -286,7 +290,7 @@ static bool count_field(const struct level *l, uint32_t number, size_t *count)
     uint64_t tag;
     *count = 0;
     while (p < l->end) {
-        if (!get_varint(&p, l->end, &tag) || !skip(&p, l->end, tag & 7))
+        if (!get_varint(&p, l->end, HEAD_BYTES_MAX, &tag) || !skip(&p, l->end, tag & 7))
             return false;
         *count += tag >> 3 == number;
     }
@@ -345,7 +349,7 @@ static int read_field(struct reader *r, struct level *l)
 {
     const uint8_t *start = l->p;
     uint64_t tag;
-    if (!get_varint(&l->p, l->end, &tag) || tag >> 3 == 0 || tag > UINT32_MAX)
+    if (!get_varint(&l->p, l->end, HEAD_BYTES_MAX, &tag) || tag >> 3 == 0 || tag > UINT32_MAX)
         return malformed(r, l, NULL, "has a bad field number");
     if (tag >> 3 > l->body->n_fields) {
         if (++l->unknown > MLA_CODEC_UNKNOWN_MAX)

@@ -88,10 +88,12 @@ static void put_scalar(struct sink *s, unsigned number, const struct mla_field *
 
 static void put_string(struct sink *s, unsigned number, const struct mla_field *f, const uint8_t *plain)
 {
-    const char *x = (const char *)plain + f->offset;
-    if (!(f->flags & MLA_F_INLINE))
+    const char *x;
+    if (f->flags & MLA_F_INLINE)
+        x = (const char *)plain + f->offset;
+    else
         memcpy(&x, plain + f->offset, sizeof(x));
-    size_t n = x ? strlen(x) : 0;
+    size_t n = (f->flags & MLA_F_INLINE) || x ? strlen(x) : 0;
     size_t end_at = s->n;
     if (n == 0 && !(f->flags & MLA_F_REQUIRED))
         return;
@@ -138,28 +140,28 @@ static void put_plain_field(struct sink *s, const struct level *l, unsigned i)
         put_scalar(s, i + 1, f, d->type, l->plain);
 }
 
-/* The next message inside l to write, from the last one on: a present singular one, or an element. NULL when the field
+/* The next message inside l to write, from the last one on: a present singular one, or an element. False when the field
  * at left - 1 has none (any more), and l then stands at the field before it. */
-static const uint8_t *next_message(struct level *l)
+static bool next_message(struct level *l, const uint8_t **inner)
 {
     const unsigned i = l->left - 1;
     const struct mla_field *f = &l->body->fields[i];
     if (l->body->schema->fields[i].label != PROTOBUF_C_LABEL_REPEATED) {
-        const uint8_t *plain = l->plain + f->offset;
+        *inner = l->plain + f->offset;
         l->left--;
-        return (f->flags & MLA_F_STATUS) || *(const bool *)plain ? plain : NULL;
+        return (f->flags & MLA_F_STATUS) || *(const bool *)*inner;
     }
-    const uint8_t *x;
     size_t n;
-    get_array(f, l->plain, &x, &n);
+    get_array(f, l->plain, inner, &n);
     if (!l->in_array)
         l->elements_left = n;
     l->in_array = l->elements_left > 0;
     if (!l->in_array) {
         l->left--;
-        return NULL;
+        return false;
     }
-    return x + --l->elements_left * f->size;
+    *inner += --l->elements_left * f->size;
+    return true;
 }
 
 size_t mla_body_encode(const struct mla_body *body, const void *plain, uint8_t *end)
@@ -183,8 +185,8 @@ size_t mla_body_encode(const struct mla_body *body, const void *plain, uint8_t *
             l->left--;
             continue;
         }
-        const uint8_t *inner = next_message(l);
-        if (!inner)
+        const uint8_t *inner;
+        if (!next_message(l, &inner))
             continue;
         numbers[depth] = i + 1;
         stack[depth++] = (struct level){.body = sub, .plain = inner, .left = sub->n_fields, .end_at = s.n};

@@ -43,10 +43,15 @@ START_TEST(bad_wire_format)
     MALFORMED(MLA_MSG_CANCEL, "\x08", "request_id");                                         /* cut off */
     MALFORMED(MLA_MSG_CANCEL, "\x08\x80\x80\x80\x80\x80\x80\x80\x80\x80\x02", "request_id"); /* 65 bits */
     MALFORMED(MLA_MSG_CANCEL, "\x08\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x00", "request_id");
-    MALFORMED(MLA_MSG_CANCEL, "\x00\x01", NULL);                 /* field 0 */
-    MALFORMED(MLA_MSG_CANCEL, "\xf8\xff\xff\xff\x7f\x01", NULL); /* field above 2^29 */
-    MALFORMED(MLA_MSG_CANCEL, "\x13\x14", NULL);                 /* a group */
-    MALFORMED(MLA_MSG_CANCEL, "\x12\x02\x01", NULL);             /* unknown, cut off */
+    MALFORMED(MLA_MSG_CANCEL, "\x00\x01", NULL);                             /* field 0 */
+    MALFORMED(MLA_MSG_CANCEL, "\xf8\xff\xff\xff\x7f\x01", NULL);             /* field above 2^29 */
+    MALFORMED(MLA_MSG_CANCEL, "\x08\x01\x90\x80\x80\x80\x80\x00\x01", NULL); /* a tag of six bytes */
+    MALFORMED(MLA_MSG_HELLO,
+              "\x1a\x81\x80\x80\x80\x80\x00"
+              "a",
+              "client_name");                        /* a length of six bytes */
+    MALFORMED(MLA_MSG_CANCEL, "\x13\x14", NULL);     /* a group */
+    MALFORMED(MLA_MSG_CANCEL, "\x12\x02\x01", NULL); /* unknown, cut off */
     MALFORMED(MLA_MSG_HELLO,
               "\x1a\x05"
               "abc",
