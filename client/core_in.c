@@ -53,6 +53,11 @@ void mlac_core_received(struct mlac_core *core, size_t n)
     core->in_tail += n;
 }
 
+static bool is_notice(uint16_t type)
+{
+    return type == MLA_NOTICE_ERROR || type == MLA_NOTICE_GOAWAY || type == MLA_NOTICE_CACHE_GONE;
+}
+
 /* 0, or the connection has ended because of this header. */
 static int check_header(struct mlac_core *core, const struct mla_frame_header *h)
 {
@@ -63,6 +68,8 @@ static int check_header(struct mlac_core *core, const struct mla_frame_header *h
         mlac_core_end_with(core, MLA_PROTOCOL_ERROR, "the daemon announced %u file descriptors", h->n_fds);
     else if (!mla_wire_body_cap(h->type))
         mlac_core_end_with(core, MLA_PROTOCOL_ERROR, "message type 0x%04x is not known", h->type);
+    else if (is_notice(h->type) && h->request_id)
+        mlac_core_end_with(core, MLA_PROTOCOL_ERROR, "a notice with a request id");
     else if (h->body_len > mla_wire_body_cap(h->type) || h->body_len > MLA_CAP_REPLY_BYTES)
         mlac_core_end_with(core, MLA_PROTOCOL_ERROR, "a %s of %u bytes is over the limit of %u",
                            mla_wire_type_name(h->type), h->body_len, mla_wire_body_cap(h->type));
@@ -259,9 +266,26 @@ static enum mlac_step take_reply(struct mlac_core *core, struct mlac_request *r,
     return core->ended ? MLAC_ENDED : MLAC_FRAME;
 }
 
+/* The request that h answers; NULL: none, and the connection has ended. */
+static struct mlac_request *find_answered(struct mlac_core *core, const struct mla_frame_header *h)
+{
+    struct mlac_request *r = mlac_request_find(core, h->request_id);
+    if (!(h->type & MLA_REPLY) || !r || r->state != MLAC_FLIGHT) {
+        mlac_core_end_with(core, MLA_PROTOCOL_ERROR, "a %s that answers nothing", mla_wire_type_name(h->type));
+        return NULL;
+    }
+    if (h->type != (r->type | MLA_REPLY)) {
+        mlac_core_end_with(core, MLA_PROTOCOL_ERROR, "a %s answers a %s", mla_wire_type_name(h->type),
+                           mla_wire_type_name(r->type));
+        return NULL;
+    }
+    return r;
+}
+
 enum mlac_step mlac_core_step(struct mlac_core *core, uint64_t awaited)
 {
     struct mla_frame_header h = {0};
+    struct mlac_request *r = NULL;
     int rc = 0;
     if (core->ended)
         return MLAC_ENDED;
@@ -273,6 +297,9 @@ enum mlac_step mlac_core_step(struct mlac_core *core, uint64_t awaited)
     }
     if (check_header(core, &h))
         return MLAC_ENDED;
+    /* What cannot be an answer is found before its body is waited for. */
+    if (!is_notice(h.type) && !(r = find_answered(core, &h)))
+        return MLAC_ENDED;
     if (core->in_tail - core->in_head < MLA_WIRE_HEADER_BYTES + (size_t)h.body_len)
         return MLAC_MORE;
     const uint8_t *body = core->in + core->in_head + MLA_WIRE_HEADER_BYTES;
@@ -281,23 +308,8 @@ enum mlac_step mlac_core_step(struct mlac_core *core, uint64_t awaited)
     core->in_head += MLA_WIRE_HEADER_BYTES + (size_t)h.body_len;
     if (core->in_head == core->in_tail)
         core->in_head = core->in_tail = 0;
-
-    if (h.type == MLA_NOTICE_ERROR || h.type == MLA_NOTICE_GOAWAY || h.type == MLA_NOTICE_CACHE_GONE) {
-        if (h.request_id)
-            mlac_core_end_with(core, MLA_PROTOCOL_ERROR, "a notice with a request id");
-        else
-            take_notice(core);
-        return core->ended ? MLAC_ENDED : MLAC_FRAME;
-    }
-    struct mlac_request *r = mlac_request_find(core, h.request_id);
-    if (!(h.type & MLA_REPLY) || !r || r->state != MLAC_FLIGHT) {
-        mlac_core_end_with(core, MLA_PROTOCOL_ERROR, "a %s that answers nothing", mla_wire_type_name(h.type));
-        return MLAC_ENDED;
-    }
-    if (h.type != (r->type | MLA_REPLY)) {
-        mlac_core_end_with(core, MLA_PROTOCOL_ERROR, "a %s answers a %s", mla_wire_type_name(h.type),
-                           mla_wire_type_name(r->type));
-        return MLAC_ENDED;
-    }
-    return take_reply(core, r, awaited);
+    if (r)
+        return take_reply(core, r, awaited);
+    take_notice(core);
+    return core->ended ? MLAC_ENDED : MLAC_FRAME;
 }
