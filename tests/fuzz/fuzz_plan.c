@@ -11,7 +11,7 @@
 #include "kernels/plan/plan.h"
 
 #define SEQS_MAX  256u
-#define ITEMS_MAX (1u << 17)
+#define ITEMS_MAX (1u << 14)
 
 struct input {
     struct plan_request request;

@@ -427,19 +427,26 @@ START_TEST(pending_fds_have_a_cap)
 }
 END_TEST
 
+/* The same numbers everywhere. */
+static uint32_t pseudo_random(uint32_t *seed)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return *seed >> 16;
+}
+
 START_TEST(queue_keeps_order_and_memory)
 {
     struct write_queue q = {0};
     uint32_t in = 0, out = 0;
-    srand(7);
+    uint32_t seed = 7;
     for (int round = 0; round < 20000; round++) {
-        size_t n = (size_t)(rand() % 64 + 1) * 4, room;
+        size_t n = (size_t)(pseudo_random(&seed) % 64 + 1) * 4, room;
         uint8_t *p = write_queue_reserve(&q, n, &room);
         ck_assert_uint_ge(room, n);
         for (size_t i = 0; i < n; i += 4, in++)
             memcpy(p + i, &in, 4);
         write_queue_commit(&q, n);
-        size_t take = (size_t)(rand() % 66) * 4;
+        size_t take = (size_t)(pseudo_random(&seed) % 66) * 4;
         if (take > write_queue_bytes(&q))
             take = write_queue_bytes(&q);
         for (size_t i = 0; i < take; i += 4, out++)

@@ -1,0 +1,228 @@
+#include "daemon/ctl/ctl_plan.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/limits.h"
+
+#define SMS_MAX    4096u
+#define SPLITS_MAX 4096u
+
+void ctl_plan_usage(FILE *out)
+{
+    fputs("Usage: mlactl plan --heads N --q-len N --kv-len N [options]\n"
+          "\n"
+          "Prints how mlad would cut a batch of equal sequences (causal, 64-token pages), without a daemon.\n"
+          "Times are those of a cost model, not measurements.\n"
+          "\n"
+          "  --heads N          query heads, 1 to 128\n"
+          "  --q-len N          query tokens per sequence, 1 to 4096\n"
+          "  --kv-len N         context length in tokens, 0 to 16777216\n"
+          "  --batch N          sequences, 1 to 65536 (default 1)\n"
+          "  --sms N            SMs of the device, up to 4096 (default 132)\n"
+          "  --unit U           4x256 (default) or 2x128: CTAs of a unit and the rows it holds\n"
+          "  --tile N           rows of a tile: 256 (default), 128 or 64\n"
+          "  --pad-heads N      heads padded to N (up to 128) and sent as requests of at most 4 query tokens\n"
+          "  --policy P         seed, balanced, auto (default) or unsplit\n"
+          "  --splits N         cut every tile into N items, 1 to 4096, instead of by a policy\n"
+          "  --compare          native 256-row tiles, native 128-row tiles and the padded form side by side; a tile\n"
+          "                     lower than a unit runs in units cut down to it\n"
+          "  --dump             every tile, item and reduction as well\n"
+          "  --json             as JSON\n"
+          "  --help             this text\n",
+          out);
+}
+
+static const struct {
+    const char *name;
+    enum plan_policy policy;
+} policies[] = {{"seed", PLAN_SEED}, {"balanced", PLAN_BALANCED}, {"auto", PLAN_AUTO}, {"unsplit", PLAN_UNSPLIT}};
+
+const char *ctl_plan_policy_name(enum plan_policy policy)
+{
+    for (size_t i = 0; i < sizeof(policies) / sizeof(policies[0]); i++)
+        if (policies[i].policy == policy)
+            return policies[i].name;
+    return "unknown";
+}
+
+static int refuse(FILE *err, const char *option, const char *takes, const char *got)
+{
+    fprintf(err, "mlactl plan: --%s takes %s, not \"%s\"\n", option, takes, got);
+    return CTL_PLAN_USAGE;
+}
+
+static int number(FILE *err, const char *option, const char *text, uint32_t low, uint32_t high, uint32_t *value)
+{
+    char *end;
+    char takes[64];
+    errno = 0;
+    unsigned long long v = strtoull(text, &end, 10);
+    if (errno == 0 && text[0] >= '0' && text[0] <= '9' && *end == '\0' && v >= low && v <= high) {
+        *value = (uint32_t)v;
+        return 0;
+    }
+    snprintf(takes, sizeof(takes), "a number from %u to %u", low, high);
+    return refuse(err, option, takes, text);
+}
+
+enum option_id {
+    OPT_HEADS = 256,
+    OPT_Q_LEN,
+    OPT_BATCH,
+    OPT_KV_LEN,
+    OPT_SMS,
+    OPT_UNIT,
+    OPT_TILE,
+    OPT_PAD_HEADS,
+    OPT_POLICY,
+    OPT_SPLITS,
+    OPT_COMPARE,
+    OPT_JSON,
+    OPT_DUMP,
+    OPT_HELP
+};
+
+static const struct option long_options[] = {
+    {"heads", required_argument, NULL, OPT_HEADS},
+    {"q-len", required_argument, NULL, OPT_Q_LEN},
+    {"batch", required_argument, NULL, OPT_BATCH},
+    {"kv-len", required_argument, NULL, OPT_KV_LEN},
+    {"sms", required_argument, NULL, OPT_SMS},
+    {"unit", required_argument, NULL, OPT_UNIT},
+    {"tile", required_argument, NULL, OPT_TILE},
+    {"pad-heads", required_argument, NULL, OPT_PAD_HEADS},
+    {"policy", required_argument, NULL, OPT_POLICY},
+    {"splits", required_argument, NULL, OPT_SPLITS},
+    {"compare", no_argument, NULL, OPT_COMPARE},
+    {"json", no_argument, NULL, OPT_JSON},
+    {"dump", no_argument, NULL, OPT_DUMP},
+    {"help", no_argument, NULL, OPT_HELP},
+    {NULL, 0, NULL, 0},
+};
+
+static int parse_words(FILE *err, int id, const char *text, struct ctl_plan_options *o)
+{
+    if (id == OPT_UNIT) {
+        if (strcmp(text, "4x256") != 0 && strcmp(text, "2x128") != 0)
+            return refuse(err, "unit", "4x256 or 2x128", text);
+        o->unit_ctas = text[0] == '4' ? 4 : 2;
+        return 0;
+    }
+    if (id == OPT_TILE) {
+        if (strcmp(text, "256") != 0 && strcmp(text, "128") != 0 && strcmp(text, "64") != 0)
+            return refuse(err, "tile", "256, 128 or 64", text);
+        o->tile_rows = (uint32_t)strtoul(text, NULL, 10);
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof(policies) / sizeof(policies[0]); i++) {
+        if (strcmp(text, policies[i].name) == 0) {
+            o->policy = policies[i].policy;
+            return 0;
+        }
+    }
+    return refuse(err, "policy", "seed, balanced, auto or unsplit", text);
+}
+
+static int parse_one(FILE *err, int id, const char *text, struct ctl_plan_options *o)
+{
+    switch (id) {
+    case OPT_HEADS:
+        return number(err, "heads", text, 1, MLA_HEADS_MAX, &o->heads);
+    case OPT_Q_LEN:
+        return number(err, "q-len", text, 1, MLA_Q_LEN_MAX, &o->q_len);
+    case OPT_BATCH:
+        return number(err, "batch", text, 1, MLA_SEQS_PER_JOB_MAX, &o->batch);
+    case OPT_KV_LEN:
+        return number(err, "kv-len", text, 0, MLA_KV_LEN_MAX, &o->kv_len);
+    case OPT_SMS:
+        return number(err, "sms", text, 1, SMS_MAX, &o->sms);
+    case OPT_PAD_HEADS:
+        return number(err, "pad-heads", text, 1, MLA_HEADS_MAX, &o->pad_heads);
+    case OPT_SPLITS:
+        return number(err, "splits", text, 1, SPLITS_MAX, &o->splits);
+    case OPT_COMPARE:
+        o->compare = true;
+        return 0;
+    case OPT_JSON:
+        o->json = true;
+        return 0;
+    case OPT_DUMP:
+        o->dump = true;
+        return 0;
+    case OPT_HELP:
+        o->help = true;
+        return 0;
+    default:
+        return parse_words(err, id, text, o);
+    }
+}
+
+/* What only the options together show. */
+static int check_together(FILE *err, const bool given[OPT_HELP + 1], struct ctl_plan_options *o)
+{
+    static const struct {
+        int id;
+        const char *name;
+    } needed[] = {{OPT_HEADS, "heads"}, {OPT_Q_LEN, "q-len"}, {OPT_KV_LEN, "kv-len"}};
+    char text[16];
+    for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {
+        if (!given[needed[i].id]) {
+            fprintf(err, "mlactl plan: --%s is needed; see mlactl plan --help\n", needed[i].name);
+            return CTL_PLAN_USAGE;
+        }
+    }
+    if (o->compare && given[OPT_TILE]) {
+        fprintf(err, "mlactl plan: --tile does not go with --compare, which shows 256 and 128\n");
+        return CTL_PLAN_USAGE;
+    }
+    if (o->compare && o->pad_heads == 0)
+        o->pad_heads = MLA_HEADS_MAX;
+    snprintf(text, sizeof(text), "%u", o->pad_heads);
+    if (o->pad_heads != 0 && o->pad_heads < o->heads)
+        return number(err, "pad-heads", text, o->heads, MLA_HEADS_MAX, &o->pad_heads);
+    /* A full tile needs its units at the same time. */
+    uint32_t rows_per_unit = 64 * o->unit_ctas;
+    uint32_t ctas = o->unit_ctas * ((o->tile_rows + rows_per_unit - 1) / rows_per_unit);
+    snprintf(text, sizeof(text), "%u", o->sms);
+    if (o->sms < ctas)
+        return number(err, "sms", text, ctas, SMS_MAX, &o->sms);
+    uint64_t rows_per_token = o->pad_heads > o->heads ? o->pad_heads : o->heads;
+    uint64_t most = MLA_ROWS_PER_JOB_MAX / (rows_per_token * o->q_len);
+    snprintf(text, sizeof(text), "%u", o->batch);
+    if (o->batch > most)
+        return number(err, "batch", text, 1, (uint32_t)most, &o->batch);
+    return 0;
+}
+
+int ctl_plan_parse(FILE *err, int argc, char **argv, struct ctl_plan_options *o)
+{
+    bool given[OPT_HELP + 1] = {false};
+    *o = (struct ctl_plan_options){.batch = 1, .sms = 132, .unit_ctas = 4, .tile_rows = 256, .policy = PLAN_AUTO};
+    optind = 0; /* getopt starts afresh: callers may have used it before */
+    opterr = 0;
+    for (;;) {
+        int before = optind < 1 ? 1 : optind;
+        int id = getopt_long(argc, argv, "+:", long_options, NULL);
+        if (id == -1)
+            break;
+        if (id == '?' || id == ':') {
+            fprintf(err, "mlactl plan: %s: %s; see mlactl plan --help\n", argv[before],
+                    id == ':' ? "needs a value" : "no such option");
+            return CTL_PLAN_USAGE;
+        }
+        given[id] = true;
+        int rc = parse_one(err, id, optarg, o);
+        if (rc != 0)
+            return rc;
+        if (o->help)
+            return 0;
+    }
+    if (optind < argc) {
+        fprintf(err, "mlactl plan: \"%s\" is no option; see mlactl plan --help\n", argv[optind]);
+        return CTL_PLAN_USAGE;
+    }
+    return check_together(err, given, o);
+}
