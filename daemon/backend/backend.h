@@ -24,8 +24,8 @@ struct backend;
 
 /* Facts that do not change while a backend is open. */
 struct be_facts {
-    const char *name;      /* "cpu", "cuda" */
-    char gpu_uuid[64];     /* "CPU-<32 hex>" for the CPU backend, stable per machine */
+    const char *name;  /* "cpu", "cuda" */
+    char gpu_uuid[64]; /* "CPU-<32 hex>" for the CPU backend, stable per machine */
     char device_name[96];
     const char *isolation; /* "host", "shared", "isolated" */
     uint64_t features;     /* bits of enum mla_feature that the backend makes possible */
@@ -47,7 +47,7 @@ struct be_region {
     bool sync;       /* a page of words, mapped read-write for both sides */
     uint64_t offset; /* into the file or block */
     uint64_t size;
-    int fd;          /* MEMFD: the caller's, which may close it after BE_DONE */
+    int fd; /* MEMFD: the caller's, which may close it after BE_DONE */
 
     uint64_t address; /* of the region's first byte, in the address space of items (abi.h) */
     void *host;       /* sync pages, and all of the CPU backend: the mapping in this process */
@@ -98,11 +98,11 @@ struct be_request {
 };
 
 enum be_event_kind {
-    BE_DONE = 1,    /* request ended; error.code says how (MLA_OK: fine) */
-    BE_READY,       /* a WATCH's word came; aborted when it is an abort value */
-    BE_SUBMITTED,   /* a LAUNCH is on the device now */
-    BE_BATCH_DONE,  /* a LAUNCH has ended: nothing of it is read or written any more */
-    BE_FATAL        /* the device is lost: no event follows; every request is the caller's again */
+    BE_DONE = 1,   /* request ended; error.code says how (MLA_OK: fine) */
+    BE_READY,      /* a WATCH's word came; aborted when it is an abort value */
+    BE_SUBMITTED,  /* a LAUNCH is on the device now */
+    BE_BATCH_DONE, /* a LAUNCH has ended: nothing of it is read or written any more */
+    BE_FATAL       /* the device is lost: no event follows; every request is the caller's again */
 };
 
 struct be_event {

@@ -20,10 +20,10 @@
 int cpu_scratch_open(struct cpu_scratch *x)
 {
     const size_t sizes[] = {
-        ROWS * QK_DIM * sizeof *x->q, PAGE * QK_DIM * sizeof *x->k, ROWS * PAGE * sizeof *x->s,
-        ROWS * V_DIM * sizeof *x->o,  ROWS * sizeof *x->m,          ROWS * sizeof *x->l,
-        ROWS * sizeof *x->visible,    ROWS * sizeof *x->seen,       ROWS * sizeof *x->q_nan,
-        ROWS * sizeof *x->poisoned,
+        sizeof *x->q * ROWS * QK_DIM, sizeof *x->k * PAGE * QK_DIM, sizeof *x->s * ROWS * PAGE,
+        sizeof *x->o * ROWS * V_DIM,  sizeof *x->m * ROWS,          sizeof *x->l * ROWS,
+        sizeof *x->visible * ROWS,    sizeof *x->seen * ROWS,       sizeof *x->q_nan * ROWS,
+        sizeof *x->poisoned * ROWS,
     };
     enum { N = sizeof sizes / sizeof sizes[0] };
     size_t total = 0;
@@ -195,7 +195,7 @@ static void read_page(const struct view *v, struct cpu_scratch *x, const uint8_t
     for (uint32_t t = 0; t < PAGE; t++, src += v->job->row_stride) {
         float *k = x->k + (size_t)t * QK_DIM;
         if (first_key + t >= v->limit) {
-            memset(k, 0, (PAGE - t) * QK_DIM * sizeof *k);
+            memset(k, 0, sizeof *k * (PAGE - t) * QK_DIM);
             return;
         }
         if (!vec_e4m3_has_nan(src, QK_DIM)) {

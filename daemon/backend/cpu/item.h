@@ -23,13 +23,13 @@ struct cpu_scratch {
 };
 
 /* 0 or -ENOMEM. */
-int cpu_scratch_open(struct cpu_scratch *scratch);
-void cpu_scratch_close(struct cpu_scratch *scratch);
+int cpu_scratch_open(struct cpu_scratch *x);
+void cpu_scratch_close(struct cpu_scratch *x);
 
 /* Runs an item: writes O and LSE, or a partial. Faults go into the sequence's status word.
  *
  * Bits: sgemm is called with whole pages and with 64, 128 or 256 rows (the fewest that hold the tile's), both padded
  * with zeros, so that a row's result follows from its own Q, its place in the tile and the pages alone. */
-void cpu_item_run(struct cpu_launch *launch, uint32_t item, struct cpu_scratch *scratch);
+void cpu_item_run(struct cpu_launch *launch, uint32_t index, struct cpu_scratch *x);
 
 #endif
