@@ -64,10 +64,11 @@ static void on_tick(uv_timer_t *handle)
 {
     struct net *net = handle->data;
     uint64_t now = uv_now(net->loop);
-    /* After a stall of the loop itself the peers' bytes may lie unread in their sockets: read before judging. */
-    bool stalled = now - net->ticked_ms > 3 * net->tick_ms;
+    /* After a stall of the loop itself the peers' bytes may lie unread in their sockets: one turn to read them, then
+     * judge, even if that turn took as long. */
+    net->tick_excused = !net->tick_excused && now - net->ticked_ms > 3 * net->tick_ms;
     net->ticked_ms = now;
-    if (stalled)
+    if (net->tick_excused)
         return;
     bool armed = false;
     list_for_each_safe (node, &net->peers)
@@ -122,11 +123,12 @@ int net_open(struct net **out, uv_loop_t *loop, const struct net_config *config,
     /* Pages of the arena that no body has needed yet are not there: it costs what the largest body took. */
     size_t arena_bytes = MLA_CAP_TABLE_BYTES + MLA_CODEC_SLACK_BYTES;
     void *arena = malloc(arena_bytes);
-    int rc = 0;
-    if (!net || !arena)
-        rc = mla_error_set(err, MLA_OUT_OF_MEMORY, NULL, "no memory for the network side");
-    else
-        rc = listen_open(&net->listener, config->socket_path, config->socket_mode, config->socket_group, err);
+    if (!net || !arena) {
+        free(arena);
+        free(net);
+        return mla_error_set(err, MLA_OUT_OF_MEMORY, NULL, "no memory for the network side");
+    }
+    int rc = listen_open(&net->listener, config->socket_path, config->socket_mode, config->socket_group, err);
     if (rc) {
         free(arena);
         free(net);

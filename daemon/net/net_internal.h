@@ -63,6 +63,7 @@ struct net {
     uv_timer_t accept_timer;
     uv_timer_t tick; /* runs while any peer has a deadline */
     uint64_t tick_ms, ticked_ms;
+    bool tick_excused; /* the last one came too late to judge anybody */
     uv_prepare_t prepare;
     uv_check_t check;
     uv_idle_t idle;     /* active while ready or dirty has peers: keeps the loop from sleeping */

@@ -111,7 +111,7 @@ void peer_read(struct net_peer *peer)
 
 void peer_discard(struct net_peer *peer)
 {
-    /* Without a control buffer the kernel drops descriptors itself. MSG_TRUNC: a stream of this family ignores it. */
+    /* Without a control buffer the kernel drops descriptors itself. */
     uint8_t sink[4096];
     for (int i = 0; i < DISCARDS_MAX; i++)
         if (recv(peer->fd, sink, sizeof(sink), MSG_DONTWAIT) <= 0)

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "daemon/util/clock.h"
@@ -93,7 +92,7 @@ void fx_prepare(void)
     memset(&fx, 0, sizeof(fx));
     mla_log_set_level(MLA_LOG_ERROR); /* what peers do is what is tested */
     fx.copies = 1;
-    strcpy(fx.dir, "/tmp/mlad-net-XXXXXX");
+    snprintf(fx.dir, sizeof(fx.dir), "/tmp/mlad-net-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(fx.dir));
     snprintf(fx.path, sizeof(fx.path), "%s/socket", fx.dir);
     fx.config = (struct net_config){.socket_path = fx.path,
@@ -132,6 +131,13 @@ void fx_close(void)
     ck_assert_int_eq(rmdir(fx.dir), 0); /* nothing is left in it */
 }
 
+struct sockaddr_un fx_address(void)
+{
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", fx.path);
+    return addr;
+}
+
 void fx_turn(void)
 {
     uv_run(&fx.loop, UV_RUN_NOWAIT);
@@ -150,8 +156,7 @@ int client_socket(void)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ck_assert_int_ge(fd, 0);
-    struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    strcpy(addr.sun_path, fx.path);
+    struct sockaddr_un addr = fx_address();
     ck_assert_int_eq(connect(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
     return fd;
 }

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <sys/un.h>
 #include <uv.h>
 
 #include "daemon/net/net.h"
@@ -45,6 +46,9 @@ void fx_prepare(void);
 void fx_open(void);  /* fx_prepare, net_open */
 void fx_start(void); /* net_open with fx.config as it is */
 void fx_close(void); /* net_close, until done; checks that closed was called as often as hello; removes the folder */
+
+/* The address of fx.path. */
+struct sockaddr_un fx_address(void);
 
 void fx_turn(void);            /* one turn of the loop, without waiting */
 void fx_turn_for(unsigned ms); /* turns for that long */

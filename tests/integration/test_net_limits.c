@@ -90,6 +90,24 @@ START_TEST(no_hello_is_cut)
 }
 END_TEST
 
+/* The daemon itself was held up: what came meanwhile counts. */
+START_TEST(stalled_loop_blames_nobody)
+{
+    fx.config.frame_timeout_ms = 100;
+    fx_start();
+    int fd = client_open();
+    uint8_t bytes[MLA_WIRE_HEADER_BYTES];
+    client_frame(bytes, MLA_MSG_HEALTH, 1, 0, NULL, 0);
+    client_write(fd, bytes, 10);
+    fx_turn_for(20);
+    client_write(fd, bytes + 10, sizeof(bytes) - 10);
+    usleep(400000);
+    client_expect(fd, REPLY(HEALTH), 1, MLA_OK);
+    ck_assert_uint_eq(net_counters(fx.net)->slow_peers, 0);
+    close(fd);
+}
+END_TEST
+
 /* Writes as many requests as the daemon takes; returns how many were whole. */
 static unsigned write_until_full(int fd, unsigned max)
 {
@@ -382,6 +400,7 @@ MLA_SUITE(net_limits)
     tcase_add_checked_fixture(tc, fx_prepare, fx_close);
     tcase_add_test(tc, slow_frame_is_cut);
     tcase_add_test(tc, steady_frames_are_not_cut);
+    tcase_add_test(tc, stalled_loop_blames_nobody);
     tcase_add_test(tc, no_hello_is_cut);
     tcase_add_test(tc, never_reading_peer_is_cut);
     tcase_add_test(tc, late_reader_gets_everything);

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -54,8 +53,7 @@ static void expect_refused(enum mla_status code, const char *word)
 static int other_program(bool listening)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    strcpy(addr.sun_path, fx.path);
+    struct sockaddr_un addr = fx_address();
     ck_assert_int_eq(bind(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
     if (listening)
         ck_assert_int_eq(listen(fd, 4), 0);
@@ -125,8 +123,7 @@ START_TEST(live_socket_is_left)
     /* With a full backlog it answers nothing, and is alive all the same. */
     ck_assert_int_eq(listen(other, 0), 0);
     int fd[8];
-    struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    strcpy(addr.sun_path, fx.path);
+    struct sockaddr_un addr = fx_address();
     for (int i = 0; i < 8; i++) {
         fd[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
         (void)!connect(fd[i], (struct sockaddr *)&addr, sizeof(addr));
@@ -162,8 +159,7 @@ END_TEST
 START_TEST(datagram_socket_is_left)
 {
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    strcpy(addr.sun_path, fx.path);
+    struct sockaddr_un addr = fx_address();
     ck_assert_int_eq(bind(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
     expect_refused(MLA_ALREADY_EXISTS, "another type");
     ck_assert_int_eq(access(fx.path, F_OK), 0);
