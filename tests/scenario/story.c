@@ -125,7 +125,8 @@ static void say_action(const struct sched_action *a)
         say_batch(a->batch, a->generation);
         break;
     case SCHED_REPLY:
-        say("REPLY %s %s%s", job, code_name(a->job->code), a->job->peer_gone ? " (gone)" : "");
+        ck_assert_ptr_nonnull(a->job);
+        say("REPLY %s %s%s", job, code_name(a->code), a->job->peer_gone ? " (gone)" : "");
         ck_assert_int_eq(a->code, a->job->code);
         if (a->retry_after_us)
             say(" retry after %llu", (unsigned long long)a->retry_after_us);
