@@ -61,7 +61,11 @@ static void carry_out(struct app *app, const struct sched_action *action)
         app_arm_timer(&app->sched_timer, action->at_ns);
         break;
     case SCHED_EXIT:
-        shut_down(app, exit_code_of(action->code));
+        /* Memory that clients have given up may still be on its way out of the backend: they are answered first. */
+        if (action->code == MLA_OK && app->n_requests > 0)
+            app->exit_pending = true;
+        else
+            shut_down(app, exit_code_of(action->code));
         break;
     }
 }
@@ -114,6 +118,7 @@ void app_submit(struct app *app, struct app_request *request)
     if (app->device_lost)
         return;
     request->be.user = request;
+    app->n_requests += request->be.op != BE_WATCH; /* a WATCH may stay unanswered */
     if (list_empty(&app->overflow) && be_submit(&app->be, &request->be) == 0)
         return;
     list_push_back(&app->overflow, &request->in_overflow);
@@ -161,10 +166,13 @@ static void on_backend(uv_poll_t *poll, int status, int events)
                 lose_device(app, &batch[i].error);
             } else {
                 struct app_request *request = batch[i].request->user;
+                app->n_requests -= batch[i].kind == BE_DONE || batch[i].kind == BE_BATCH_DONE;
                 request->done(app, request, &batch[i]);
             }
         }
         flush_overflow(app);
+        if (app->exit_pending && app->n_requests == 0)
+            shut_down(app, APP_EXIT_OK);
     } while (n == EVENTS_PER_POLL && !app->closing);
 }
 
@@ -281,10 +289,16 @@ static void init(struct app *app, const struct app_config *config)
     list_init(&app->published);
     list_init(&app->attach_waits);
     list_init(&app->overflow);
+}
+
+static void init_sched(struct app *app)
+{
+    const struct app_config *config = app->config;
     struct sched_config sched = {.max_in_flight = (uint32_t)config->total_jobs_in_flight,
                                  .max_running = 1,
                                  .batch_jobs_max = (uint32_t)config->batch_jobs,
                                  .batch_seqs_max = (uint32_t)config->batch_seqs,
+                                 .batch_cost_max = be_facts(&app->be)->workspace_bytes,
                                  .retry_after_us = config->retry_after_us};
     sched_init(&app->sched, &sched);
 }
@@ -313,6 +327,7 @@ int app_run(const struct app_config *config)
     int r = open_backend(app);
     if (r != APP_EXIT_OK)
         return r;
+    init_sched(app);
     uv_loop_init(&app->loop);
     start_handles(app);
     r = open_net(app);

@@ -45,21 +45,23 @@ static enum plan_policy policy(const struct app_config *config)
                                                      : PLAN_AUTO;
 }
 
-/* Shapes of the batch's jobs, one after the other. */
-static bool describe(struct app_batch *b, uint32_t n_jobs, uint32_t n_seqs, struct plan_request *request)
+/* Shapes of the jobs, one after the other. */
+static bool describe(struct app_batch *b, struct app_job *const *jobs, uint32_t n_jobs, uint32_t n_seqs,
+                     struct plan_request *request)
 {
     if (!grow_host(&b->plan_jobs, &b->plan_jobs_cap, n_jobs, sizeof(*b->plan_jobs)) ||
         !grow_host(&b->plan_seqs, &b->plan_seqs_cap, n_seqs, sizeof(*b->plan_seqs)))
         return false;
-    uint32_t j = 0, s = 0;
-    list_for_each (node, &b->sched->jobs) {
-        const struct app_job *job = job_at(node);
-        const struct app_table_set *set = job->tables;
-        b->plan_jobs[j++] = (struct plan_job){
-            .first_seq = s, .n_seqs = set->n_seqs, .mask = job->abi.mask, .batch_invariant = job->batch_invariant};
+    uint32_t s = 0;
+    for (uint32_t j = 0; j < n_jobs; j++) {
+        const struct app_table_set *set = jobs[j]->tables;
+        b->plan_jobs[j] = (struct plan_job){.first_seq = s,
+                                            .n_seqs = set->n_seqs,
+                                            .mask = jobs[j]->abi.mask,
+                                            .batch_invariant = jobs[j]->batch_invariant};
         for (uint32_t i = 0; i < set->n_seqs; i++)
             b->plan_seqs[s++] = (struct plan_seq){set->q_len[i], set->kv_len_max[i]};
-        request->heads = job->abi.heads;
+        request->heads = jobs[j]->abi.heads;
     }
     request->jobs = b->plan_jobs;
     request->seqs = b->plan_seqs;
@@ -68,7 +70,8 @@ static bool describe(struct app_batch *b, uint32_t n_jobs, uint32_t n_seqs, stru
     return true;
 }
 
-static int make_plan(struct app *app, struct app_batch *b, uint32_t n_jobs, uint32_t n_seqs)
+static int make_plan(struct app *app, struct app_batch *b, struct app_job *const *jobs, uint32_t n_jobs,
+                     uint32_t n_seqs)
 {
     const struct be_facts *facts = be_facts(&app->be);
     struct plan_request request = {.device = facts->device,
@@ -77,7 +80,7 @@ static int make_plan(struct app *app, struct app_batch *b, uint32_t n_jobs, uint
                                    .tile_rows = facts->tile_rows,
                                    .workspace_bytes_max = facts->workspace_bytes};
     struct plan *plan = &b->plan;
-    if (!describe(b, n_jobs, n_seqs, &request))
+    if (!describe(b, jobs, n_jobs, n_seqs, &request))
         return -ENOMEM;
     int r = plan_bound(&request, &plan->capacity);
     if (r != 0)
@@ -94,7 +97,17 @@ static int make_plan(struct app *app, struct app_batch *b, uint32_t n_jobs, uint
     return plan_build(&request, plan);
 }
 
-static bool make_records(struct app *app, struct app_batch *b, uint32_t n_jobs, uint32_t n_seqs)
+/* The splits of a batch-invariant job are its own, so what they need of the workspace is known before it has company;
+ * the scheduler keeps the sum over a batch within the device's. */
+uint64_t batch_reserved_bytes(struct app *app, struct app_job *job)
+{
+    if (!job->batch_invariant || make_plan(app, &app->probe, &job, 1, job->tables->n_seqs) != 0)
+        return 0;
+    return app->probe.plan.workspace_bytes;
+}
+
+static bool make_records(struct app *app, struct app_batch *b, struct app_job *const *batch_jobs, uint32_t n_jobs,
+                         uint32_t n_seqs)
 {
     if (!grow_device(app, &b->jobs, n_jobs * sizeof(struct mla_abi_job)) ||
         !grow_device(app, &b->seqs, n_seqs * sizeof(struct mla_abi_seq)) ||
@@ -104,9 +117,9 @@ static bool make_records(struct app *app, struct app_batch *b, uint32_t n_jobs, 
     struct mla_abi_job *jobs = b->jobs.memory;
     struct mla_abi_seq *seqs = b->seqs.memory;
     memset(b->status.memory, 0, n_seqs * sizeof(uint64_t));
-    uint32_t j = 0, s = 0, n_done = 0;
-    list_for_each (node, &b->sched->jobs) {
-        struct app_job *job = job_at(node);
+    uint32_t s = 0, n_done = 0;
+    for (uint32_t j = 0; j < n_jobs; j++) {
+        const struct app_job *job = batch_jobs[j];
         const struct app_table_set *set = job->tables;
         jobs[j] = job->abi;
         jobs[j].first_seq = s;
@@ -125,7 +138,6 @@ static bool make_records(struct app *app, struct app_batch *b, uint32_t n_jobs, 
         }
         if (job->done_word != NULL)
             b->done[n_done++] = (struct be_done_word){job->done_word, job->done_value};
-        j++;
     }
     b->be = (struct be_batch){.plan = &b->plan,
                               .jobs = jobs,
@@ -170,13 +182,16 @@ void batch_stage(struct app *app, struct sched_batch *batch, uint32_t generation
     }
     uint32_t n_jobs = 0;
     uint64_t n_seqs = 0;
+    int r = grow_host(&b->members, &b->members_cap, batch->n_jobs, sizeof(*b->members)) ? 0 : -ENOMEM;
     app->metrics.stages++;
     list_for_each (node, &batch->jobs) {
-        n_jobs++;
+        if (r == 0)
+            b->members[n_jobs++] = job_at(node);
         n_seqs += job_at(node)->tables->n_seqs;
     }
-    int r = n_seqs > UINT32_MAX ? -EOVERFLOW : make_plan(app, b, n_jobs, (uint32_t)n_seqs);
-    if (r == 0 && !make_records(app, b, n_jobs, (uint32_t)n_seqs))
+    if (r == 0)
+        r = n_seqs > UINT32_MAX ? -EOVERFLOW : make_plan(app, b, b->members, n_jobs, (uint32_t)n_seqs);
+    if (r == 0 && !make_records(app, b, b->members, n_jobs, (uint32_t)n_seqs))
         r = -ENOMEM;
     if (r == 0) {
         share_out(b);
@@ -251,8 +266,8 @@ void batch_launch(struct app *app, struct sched_batch *batch)
 
 void batch_free_buffers(struct app *app)
 {
-    for (unsigned i = 0; i < SCHED_BATCHES; i++) {
-        struct app_batch *b = &app->batches[i];
+    for (unsigned i = 0; i <= SCHED_BATCHES; i++) {
+        struct app_batch *b = i < SCHED_BATCHES ? &app->batches[i] : &app->probe;
         struct app_buffer *buffers[] = {&b->tiles, &b->items, &b->reduces, &b->jobs, &b->seqs, &b->status};
         for (unsigned k = 0; k < sizeof(buffers) / sizeof(buffers[0]); k++)
             if (buffers[k]->memory != NULL)
@@ -261,6 +276,7 @@ void batch_free_buffers(struct app *app)
         free(b->plan_jobs);
         free(b->plan_seqs);
         free(b->done);
+        free(b->members);
         memset(b, 0, sizeof(*b));
     }
 }

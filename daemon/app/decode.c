@@ -102,7 +102,7 @@ void decode_submit(struct app_client *client, const struct net_request *request)
     job->sched.deadline_ns = deadline(app, d);
     /* What one launch of the kernels has in common. */
     job->sched.compat = (uint64_t)d->heads | (uint64_t)d->out_type << 16 | (uint64_t)job->cache->layout << 24;
-    job->sched.cost = job->tables->token_pages * d->heads;
+    job->sched.cost = batch_reserved_bytes(app, job);
     job->sched.seqs = job->tables->n_seqs;
     job->sched.priority = d->priority;
     job->sched.has_ready = job->ready_word != NULL;

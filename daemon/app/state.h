@@ -165,6 +165,8 @@ struct app_batch {
     struct app_buffer tiles, items, reduces, jobs, seqs, status; /* backend host memory */
     void *scratch;
     size_t scratch_bytes;
+    struct app_job **members; /* its jobs, in order */
+    size_t members_cap;
     struct plan_job *plan_jobs;
     size_t plan_jobs_cap;
     struct plan_seq *plan_seqs;
@@ -209,6 +211,9 @@ struct app {
     struct list attach_waits; /* app_attach_wait.in_app */
     struct list overflow;     /* app_request.in_overflow, in order */
     struct app_batch batches[SCHED_BATCHES];
+    struct app_batch probe; /* buffers for planning a single job */
+    uint32_t n_requests;    /* at the backend and to be answered; a clean exit waits for them */
+    bool exit_pending;
 
     bool in_actions; /* actions are being carried out: what they cause joins them */
 };
@@ -280,6 +285,8 @@ void decode_answer(struct app *app, struct app_job *job);
 /* ---- batch.c ---- */
 void batch_stage(struct app *app, struct sched_batch *batch, uint32_t generation);
 void batch_launch(struct app *app, struct sched_batch *batch);
+/* Workspace that a batch must keep for this job, whatever else is in it; 0 for all that can be cut less. */
+uint64_t batch_reserved_bytes(struct app *app, struct app_job *job);
 void batch_free_buffers(struct app *app);
 
 /* ---- read.c ---- */
