@@ -49,38 +49,43 @@ static void put_args(struct mla_decode_request *out, const struct mla_decode_arg
     out->priority = a->priority;
 }
 
-/* Sends; *out is the request in flight. */
-static enum mla_status submit(struct mla_client *c, const struct mla_decode_args *args, mla_decode_fn callback,
-                              void *user, struct mlac_request **out)
+/* Sends; the request in flight, or NULL with the last error set. */
+static struct mlac_request *submit(struct mla_client *c, const struct mla_decode_args *args, mla_decode_fn callback,
+                                   void *user)
 {
-    enum mla_status status = mlac_begin(c);
-    if (status != MLA_OK)
-        return status;
     struct mla_decode_args a;
+    if (mlac_begin(c) != MLA_OK)
+        return NULL;
     mla_decode_args_init(&a);
-    if (!args || mlac_copy_in(&a, sizeof(a), args, MLAC_LEAST(struct mla_decode_args, priority)))
-        return mlac_fail(c, MLA_INVALID_ARGUMENT, "size", "args are missing or were not initialised");
-    if (a.n_visible && !a.visible)
-        return mlac_fail(c, MLA_INVALID_ARGUMENT, "visible", "n_visible without visible");
+    if (!args || mlac_copy_in(&a, sizeof(a), args, MLAC_LEAST(struct mla_decode_args, priority))) {
+        mlac_fail(c, MLA_INVALID_ARGUMENT, "size", "args are missing or were not initialised");
+        return NULL;
+    }
+    if (a.n_visible && !a.visible) {
+        mlac_fail(c, MLA_INVALID_ARGUMENT, "visible", "n_visible without visible");
+        return NULL;
+    }
 
     struct mla_message msg;
+    struct mla_error err;
     mla_message_init(&msg, MLA_MSG_DECODE);
     put_args(&msg.decode, &a);
-    struct mla_error err;
     struct mlac_request *r = mlac_request_new(&c->core, MLA_MSG_DECODE, MLAC_JOB);
-    if (!r)
-        return mlac_fail(c, MLA_OUT_OF_MEMORY, NULL, "no memory for another request in flight");
+    if (!r) {
+        mlac_fail(c, MLA_OUT_OF_MEMORY, NULL, "no memory for another request in flight");
+        return NULL;
+    }
     if (mlac_core_send(&c->core, r, &msg, -1, &err)) {
         mlac_request_free(&c->core, r);
-        return mlac_refused(c, &err);
+        mlac_refused(c, &err);
+        return NULL;
     }
     r->callback = callback;
     r->user = user;
     r->done_word = mlac_sync_find(c, &a.done);
     r->done_value = a.done_value;
     mlac_io_flush(c);
-    *out = r;
-    return MLA_OK;
+    return r;
 }
 
 /* Hands the answer of r to the caller. */
@@ -118,10 +123,11 @@ static bool result_is_bad(const struct mla_decode_result *result)
 enum mla_status mla_decode_submit(struct mla_client *client, const struct mla_decode_args *args, mla_decode_fn callback,
                                   void *user, mla_request_id *request)
 {
-    struct mlac_request *r;
-    enum mla_status status = submit(client, args, callback, user, &r);
-    if (status != MLA_OK)
-        return status;
+    if (!client)
+        return MLA_INVALID_ARGUMENT;
+    const struct mlac_request *r = submit(client, args, callback, user);
+    if (!r)
+        return client->error.status;
     if (request)
         *request = r->id;
     mlac_io_settle(client);
@@ -131,26 +137,19 @@ enum mla_status mla_decode_submit(struct mla_client *client, const struct mla_de
 enum mla_status mla_decode(struct mla_client *client, const struct mla_decode_args *args, uint64_t timeout_us,
                            struct mla_decode_result *result)
 {
-    struct mlac_request *r;
-    if (client && result_is_bad(result))
+    if (!client)
+        return MLA_INVALID_ARGUMENT;
+    if (result_is_bad(result))
         return mlac_fail(client, MLA_INVALID_ARGUMENT, "size", "result was not initialised");
-    enum mla_status status = submit(client, args, NULL, NULL, &r);
-    if (status != MLA_OK) {
-        if (client && result) {
-            result->request = 0;
-            result->status = status;
-            result->error = client->error;
-        }
-        return status;
-    }
-    if (result)
-        result->request = r->id;
-    status = wait_job(client, r, timeout_us, result);
-    if (status == MLA_PENDING && result) {
-        result->status = MLA_PENDING;
-        result->error = client->error;
-    } else if (status == MLA_PENDING) {
+    struct mlac_request *r = submit(client, args, NULL, NULL);
+    mla_request_id id = r ? r->id : 0;
+    enum mla_status status = r ? wait_job(client, r, timeout_us, result) : client->error.status;
+    if (r && status == MLA_PENDING && !result)
         mlac_request_leave(&client->core, r);
+    if (result && (!r || status == MLA_PENDING)) {
+        result->request = id;
+        result->status = status;
+        result->error = client->error;
     }
     mlac_io_settle(client);
     return status;

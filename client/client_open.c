@@ -156,7 +156,7 @@ static void default_name(char out[MLA_MAX_NAME_BYTES + 1])
     const char *name = program_invocation_short_name;
     size_t n = 0;
     for (; name[n] && n < MLA_MAX_NAME_BYTES; n++)
-        out[n] = name[n] > ' ' && name[n] <= '~' ? name[n] : '_';
+        out[n] = (char)(name[n] > ' ' && name[n] <= '~' ? name[n] : '_');
     out[n] = '\0';
 }
 

@@ -48,30 +48,37 @@ void mla_free(void *object)
     free(object);
 }
 
-/* Sends a request without fields and waits. */
-static enum mla_status ask(struct mla_client *c, uint16_t type, enum mla_status_what what, uint64_t timeout_us,
-                           void *out, const struct mla_message **reply)
+/* Sends a request without fields and waits. NULL: the last error says why. */
+static const struct mla_message *ask(struct mla_client *c, uint16_t type, enum mla_status_what what,
+                                     uint64_t timeout_us, bool has_out)
 {
-    enum mla_status status = mlac_begin(c);
-    if (status != MLA_OK)
-        return status;
-    if (!out)
-        return mlac_fail(c, MLA_INVALID_ARGUMENT, "out", "out is needed");
+    const struct mla_message *reply = NULL;
+    if (mlac_begin(c) != MLA_OK)
+        return NULL;
+    if (!has_out) {
+        mlac_fail(c, MLA_INVALID_ARGUMENT, "out", "out is needed");
+        return NULL;
+    }
     struct mla_message msg;
     mla_message_init(&msg, type);
     if (type == MLA_MSG_STATUS)
         msg.status.what = what;
-    return mlac_call(c, &msg, -1, 0, timeout_us, reply);
+    mlac_call(c, &msg, -1, 0, timeout_us, &reply);
+    return reply;
+}
+
+static enum mla_status why_not(const struct mla_client *c)
+{
+    return c ? c->error.status : MLA_INVALID_ARGUMENT;
 }
 
 enum mla_status mla_read_health(struct mla_client *client, uint64_t timeout_us, struct mla_health_info **out)
 {
-    const struct mla_message *reply;
     if (out)
         *out = NULL;
-    enum mla_status status = ask(client, MLA_MSG_HEALTH, 0, timeout_us, out, &reply);
-    if (status != MLA_OK)
-        return status;
+    const struct mla_message *reply = ask(client, MLA_MSG_HEALTH, 0, timeout_us, out != NULL);
+    if (!reply)
+        return why_not(client);
     const struct mla_health_reply *r = &reply->health_reply;
     struct mla_arena a;
     if (!make_block(client, &a,
@@ -105,12 +112,11 @@ static size_t metrics_room(const struct mla_metrics_reply *r)
 
 enum mla_status mla_read_metrics(struct mla_client *client, uint64_t timeout_us, struct mla_metrics_info **out)
 {
-    const struct mla_message *reply;
     if (out)
         *out = NULL;
-    enum mla_status status = ask(client, MLA_MSG_METRICS, 0, timeout_us, out, &reply);
-    if (status != MLA_OK)
-        return status;
+    const struct mla_message *reply = ask(client, MLA_MSG_METRICS, 0, timeout_us, out != NULL);
+    if (!reply)
+        return why_not(client);
     const struct mla_metrics_reply *r = &reply->metrics_reply;
     struct mla_arena a;
     if (!make_block(client, &a, metrics_room(r)))
@@ -139,12 +145,11 @@ enum mla_status mla_read_metrics(struct mla_client *client, uint64_t timeout_us,
 
 enum mla_status mla_read_daemon(struct mla_client *client, uint64_t timeout_us, struct mla_daemon_info **out)
 {
-    const struct mla_message *reply;
     if (out)
         *out = NULL;
-    enum mla_status status = ask(client, MLA_MSG_STATUS, MLA_STATUS_DAEMON, timeout_us, out, &reply);
-    if (status != MLA_OK)
-        return status;
+    const struct mla_message *reply = ask(client, MLA_MSG_STATUS, MLA_STATUS_DAEMON, timeout_us, out != NULL);
+    if (!reply)
+        return why_not(client);
     const struct mla_daemon_status *r = &reply->status_reply.daemon;
     struct mla_arena a;
     if (!make_block(client, &a,
@@ -176,12 +181,11 @@ enum mla_status mla_read_daemon(struct mla_client *client, uint64_t timeout_us, 
 
 enum mla_status mla_read_clients(struct mla_client *client, uint64_t timeout_us, struct mla_client_list **out)
 {
-    const struct mla_message *reply;
     if (out)
         *out = NULL;
-    enum mla_status status = ask(client, MLA_MSG_STATUS, MLA_STATUS_CLIENTS, timeout_us, out, &reply);
-    if (status != MLA_OK)
-        return status;
+    const struct mla_message *reply = ask(client, MLA_MSG_STATUS, MLA_STATUS_CLIENTS, timeout_us, out != NULL);
+    if (!reply)
+        return why_not(client);
     const struct mla_status_reply *r = &reply->status_reply;
     size_t n = r->n_clients;
     size_t room = ROOM(struct mla_client_list, 1) + ROOM(struct mla_client_info *, n) + ROOM(struct mla_client_info, n);
@@ -216,12 +220,11 @@ enum mla_status mla_read_clients(struct mla_client *client, uint64_t timeout_us,
 
 enum mla_status mla_read_caches(struct mla_client *client, uint64_t timeout_us, struct mla_cache_list **out)
 {
-    const struct mla_message *reply;
     if (out)
         *out = NULL;
-    enum mla_status status = ask(client, MLA_MSG_STATUS, MLA_STATUS_CACHES, timeout_us, out, &reply);
-    if (status != MLA_OK)
-        return status;
+    const struct mla_message *reply = ask(client, MLA_MSG_STATUS, MLA_STATUS_CACHES, timeout_us, out != NULL);
+    if (!reply)
+        return why_not(client);
     const struct mla_status_reply *r = &reply->status_reply;
     size_t n = r->n_caches;
     size_t room = ROOM(struct mla_cache_list, 1) + ROOM(struct mla_cache_entry *, n) + ROOM(struct mla_cache_entry, n);

@@ -22,10 +22,11 @@ int mlac_core_init(struct mlac_core *core, size_t max_send_bytes, bool want_even
 
 void mlac_core_free(struct mlac_core *core)
 {
-    struct mlac_ready *item;
-    while ((item = mlac_core_take(core)))
+    list_for_each_safe (node, &core->ready) {
+        struct mlac_ready *item = list_entry(node, struct mlac_ready, node);
         if (item->is_event)
             mlac_event_free((struct mlac_event *)item);
+    }
     for (uint32_t i = 0; i < core->n_slots; i++)
         free(core->slots[i]);
     for (size_t i = core->fds_head; i < core->fds_tail; i++)
@@ -202,6 +203,8 @@ void mlac_core_end(struct mlac_core *core, const struct mla_error *reason)
         return;
     core->ended = true;
     core->reason = core->going ? core->goaway : *reason;
+    if (core->reason.code == MLA_OK) /* an ERROR notice that names no error */
+        core->reason.code = MLA_PROTOCOL_ERROR;
     list_for_each_safe (node, &core->flight) {
         struct mlac_request *r = list_entry(node, struct mlac_request, order);
         abort_done_word(r);

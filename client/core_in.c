@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define IN_BYTES (64u << 10)
+#define IN_BYTES     (64u << 10)
+#define LOCAL_STATUS 500 /* from here on statuses are this library's own (proto/status.h) */
 
 /* Header of the frame at in_head; false when its 24 bytes are not there. A bad magic leaves body_len 0 for the step to
  * find. */
@@ -308,6 +309,11 @@ enum mlac_step mlac_core_step(struct mlac_core *core, uint64_t awaited)
     core->in_head += MLA_WIRE_HEADER_BYTES + (size_t)h.body_len;
     if (core->in_head == core->in_tail)
         core->in_head = core->in_tail = 0;
+    if (r && core->msg.reply.status.code >= LOCAL_STATUS) {
+        mlac_core_end_with(core, MLA_PROTOCOL_ERROR, "a %s with the status %s", mla_wire_type_name(h.type),
+                           mla_status_name(core->msg.reply.status.code));
+        return MLAC_ENDED;
+    }
     if (r)
         return take_reply(core, r, awaited);
     take_notice(core);

@@ -16,6 +16,7 @@
 #define PAGES    8
 #define ROW      576
 #define V_DIM    512
+#define O_ROW    INT64_C(2048) /* bytes: V_DIM floats */
 #define E4M3_ONE 0x38
 #define TIMEOUT  5000000 /* us */
 
@@ -30,7 +31,7 @@ static void must(struct mla_client *client, enum mla_status status, const char *
 
 /* Where the parts of the one region lie. */
 enum { CACHE_AT = 0, Q_AT = CACHE_AT + PAGES * 64 * ROW, O_AT = Q_AT + SEQS * HEADS * ROW };
-enum { LSE_AT = O_AT + SEQS * HEADS * V_DIM * 4, ALL_BYTES = LSE_AT + SEQS * HEADS * 4 };
+enum { LSE_AT = O_AT + SEQS * HEADS * (int)O_ROW, ALL_BYTES = LSE_AT + SEQS * HEADS * 4 };
 
 static struct mla_view view_of(mla_region_id region, uint64_t offset, int64_t row_bytes)
 {
@@ -70,7 +71,7 @@ int main(int argc, char **argv)
         perror("mla_memory_create");
         return 1;
     }
-    memset((uint8_t *)memory.addr + CACHE_AT, E4M3_ONE, PAGES * 64 * ROW);
+    memset((uint8_t *)memory.addr + CACHE_AT, E4M3_ONE, Q_AT - CACHE_AT);
     must(client, mla_memory_register(client, &memory, MLA_ACCESS_READ_WRITE, "example", TIMEOUT, &region), "register");
 
     struct mla_cache_desc desc;
@@ -99,7 +100,7 @@ int main(int argc, char **argv)
     args.tables = tables.id;
     args.heads = HEADS;
     args.q = view_of(region, Q_AT, ROW);
-    args.o = view_of(region, O_AT, V_DIM * 4);
+    args.o = view_of(region, O_AT, O_ROW);
     args.lse = view_of(region, LSE_AT, 4);
     args.out_type = MLA_DTYPE_F32;
     args.softmax_scale = 1.0f / 24.0f;

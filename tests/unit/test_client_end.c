@@ -451,6 +451,33 @@ START_TEST(truncated_answers_are_an_end)
 }
 END_TEST
 
+/* Statuses that only the library gives, and an ERROR notice that names no error, are never success or "in flight". */
+START_TEST(statuses_that_cannot_be)
+{
+    struct fake *f = fake_start(hold_all_but_hello, NULL);
+    struct log log;
+    struct mla_client *c = open_logged(f, &log);
+    struct mla_decode_args a = some_args();
+    mla_request_id id;
+    if (_i == 0) {
+        const struct mla_error err = {.code = MLA_PENDING};
+        ck_assert_int_eq(mla_decode_submit(c, &a, NULL, NULL, &id), MLA_OK);
+        fake_await_held(f, 1);
+        fake_refuse(fake_conn_of(f), MLA_MSG_DECODE, f->held[0].id, &err);
+        ck_assert_int_eq(mla_wait(c, id, LONG_US, NULL), MLA_DISCONNECTED);
+    } else {
+        struct mla_message m;
+        mla_message_init(&m, MLA_NOTICE_ERROR);
+        fake_send(fake_conn_of(f), &m, 0);
+        ck_assert_int_eq(mla_region_unregister(c, 1, LONG_US), MLA_PROTOCOL_ERROR);
+    }
+    ck_assert_int_eq(mla_dispatch(c, LONG_US), MLA_OK);
+    ck_assert_int_eq(log.last.error.status, MLA_PROTOCOL_ERROR);
+    mla_close(c);
+    fake_stop(f);
+}
+END_TEST
+
 static void *send_flood(void *arg)
 {
     struct fake *f = arg;
@@ -540,6 +567,7 @@ MLA_SUITE(client_end)
     tcase_add_test(tc, notices_become_events);
     tc = mla_tcase(suite, "malformed");
     tcase_add_loop_test(tc, malformed_answers_end_the_connection, 0, N_BAD);
+    tcase_add_loop_test(tc, statuses_that_cannot_be, 0, 2);
     tcase_add_test(tc, answered_twice_ends_the_connection);
     tcase_add_test(tc, truncated_answers_are_an_end);
     tcase_add_test(tc, a_flood_of_notices_ends_the_connection);
