@@ -109,7 +109,23 @@ struct mla_abi_reduce {
  */
 #define MLA_ABI_PARTIAL_ROW_BYTES (MLA_ABI_V_DIM * 4u + 4u)
 
+/* The one parameter of every kernel, by value. */
+struct mla_abi_launch {
+    uint64_t jobs; /* addresses of the records above */
+    uint64_t seqs;
+    uint64_t tiles;
+    uint64_t items;
+    uint64_t reduces;
+    uint64_t partial_o;   /* float [partial_rows][512] */
+    uint64_t partial_lse; /* float [partial_rows] */
+    uint32_t n_items;
+    uint32_t n_reduces;
+    uint32_t n_jobs;
+    uint32_t n_seqs;
+};
+
 #ifndef __cplusplus
+_Static_assert(sizeof(struct mla_abi_launch) == 72, "abi");
 _Static_assert(sizeof(struct mla_abi_tensor) == 40, "abi");
 _Static_assert(sizeof(struct mla_abi_job) == 264, "abi");
 _Static_assert(sizeof(struct mla_abi_seq) == 24, "abi");

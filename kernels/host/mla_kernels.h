@@ -1,0 +1,70 @@
+/* libmla-kernels: the decode kernels and their planner as a C library that launches on the caller's stream. mlad's CUDA
+ * backend is one caller of it.
+ *
+ * Use: mla_kernels_open() in the context of the GPU; fill a plan_request from mla_kernels_facts()
+ * (kernels/plan/plan.h), plan_build(); write plan and records into a blob that the device can read
+ * (mla_kernels_blob_write: pinned host memory, or a copy in device memory); mla_kernels_launch(). A launch allocates
+ * nothing, waits for nothing and may be captured into a CUDA graph; a replay reads lengths, tables and data anew
+ * wherever they are device-resident.
+ *
+ * Results: 0, or -errno with a sentence where there is a why. Threads: a handle may be used from several threads when
+ * the context is current there; launches of one workspace must be ordered by the caller.
+ */
+#ifndef MLA_KERNELS_HOST_H
+#define MLA_KERNELS_HOST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/abi/abi.h"
+#include "kernels/host/cuda_driver.h"
+#include "kernels/plan/plan.h"
+
+struct mla_kernels;
+
+struct mla_kernels_options {
+    size_t size;           /* of this struct */
+    const char *directory; /* where kernels.ini lies; NULL: $MLA_KERNELS_DIR, the build tree's, the installed one,
+                              the first that exists */
+    const char *variant;   /* name of a manifest section; NULL: the first that fits the device */
+};
+
+struct mla_kernels_facts {
+    char variant[64];  /* section of the manifest: "generic-sm_90a" */
+    char file[256];    /* that was loaded */
+    char gpu_uuid[64]; /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
+    char device_name[96];
+    int compute_capability;    /* 10 * major + minor */
+    struct plan_device device; /* resident_units by the occupancy that the driver reports in this context */
+    struct plan_costs costs;
+    uint32_t tile_rows;
+};
+
+/* Loads the kernels for the current context's device. driver stays the caller's and outlives the handle.
+ * -ENOENT: no manifest or file; -EINVAL: the manifest is malformed or of another MLA_ABI_VERSION; -ENOTSUP: no section
+ * fits the device; -EIO: the driver refused a file; why names directory, file and section. */
+int mla_kernels_open(const struct cuda_driver *driver, const struct mla_kernels_options *options,
+                     struct mla_kernels **out, char *why, size_t why_bytes);
+
+/* Unloads; no launch may be in flight. NULL is fine. */
+void mla_kernels_close(struct mla_kernels *kernels);
+
+const struct mla_kernels_facts *mla_kernels_facts(const struct mla_kernels *kernels);
+
+/* Bytes of a blob for this plan and that many records; sections are aligned to 64 bytes. */
+size_t mla_kernels_blob_bytes(const struct plan *plan, uint32_t n_jobs, uint32_t n_seqs);
+
+/* Writes plan and records to blob (host memory) and fills launch with the addresses they have when the blob's first
+ * byte is at address for the device. workspace: device memory of at least plan->workspace_bytes, 16-byte aligned (0
+ * when that is 0). The blob must stay unchanged until the launch has run (captured: as long as the graph lives). */
+void mla_kernels_blob_write(const struct plan *plan, const struct mla_abi_job *jobs, uint32_t n_jobs,
+                            const struct mla_abi_seq *seqs, uint32_t n_seqs, void *blob, uint64_t address,
+                            uint64_t workspace, struct mla_abi_launch *launch);
+
+/* Puts the split-KV kernel and, when any tile is split, the reducer on stream. Status words are only ever lowered to a
+ * fault's code, so the caller zeroes them first. 0; -EINVAL for a launch that names nothing to read; -EIO with the
+ * driver's result in *result (may be NULL). */
+int mla_kernels_launch(const struct mla_kernels *kernels, CUstream stream, const struct mla_abi_launch *launch,
+                       CUresult *result);
+
+#endif
