@@ -50,21 +50,22 @@ void mla_free(void *object)
 
 /* Sends a request without fields and waits. NULL: the last error says why. */
 static const struct mla_message *ask(struct mla_client *c, uint16_t type, enum mla_status_what what,
-                                     uint64_t timeout_us, bool has_out)
+                                     uint64_t timeout_us)
 {
     const struct mla_message *reply = NULL;
     if (mlac_begin(c) != MLA_OK)
         return NULL;
-    if (!has_out) {
-        mlac_fail(c, MLA_INVALID_ARGUMENT, "out", "out is needed");
-        return NULL;
-    }
     struct mla_message msg;
     mla_message_init(&msg, type);
     if (type == MLA_MSG_STATUS)
         msg.status.what = what;
     mlac_call(c, &msg, -1, 0, timeout_us, &reply);
     return reply;
+}
+
+static enum mla_status no_out(struct mla_client *c)
+{
+    return c ? mlac_fail(c, MLA_INVALID_ARGUMENT, "out", "out is needed") : MLA_INVALID_ARGUMENT;
 }
 
 static enum mla_status why_not(const struct mla_client *c)
@@ -74,9 +75,10 @@ static enum mla_status why_not(const struct mla_client *c)
 
 enum mla_status mla_read_health(struct mla_client *client, uint64_t timeout_us, struct mla_health_info **out)
 {
-    if (out)
-        *out = NULL;
-    const struct mla_message *reply = ask(client, MLA_MSG_HEALTH, 0, timeout_us, out != NULL);
+    if (!out)
+        return no_out(client);
+    *out = NULL;
+    const struct mla_message *reply = ask(client, MLA_MSG_HEALTH, 0, timeout_us);
     if (!reply)
         return why_not(client);
     const struct mla_health_reply *r = &reply->health_reply;
@@ -112,9 +114,10 @@ static size_t metrics_room(const struct mla_metrics_reply *r)
 
 enum mla_status mla_read_metrics(struct mla_client *client, uint64_t timeout_us, struct mla_metrics_info **out)
 {
-    if (out)
-        *out = NULL;
-    const struct mla_message *reply = ask(client, MLA_MSG_METRICS, 0, timeout_us, out != NULL);
+    if (!out)
+        return no_out(client);
+    *out = NULL;
+    const struct mla_message *reply = ask(client, MLA_MSG_METRICS, 0, timeout_us);
     if (!reply)
         return why_not(client);
     const struct mla_metrics_reply *r = &reply->metrics_reply;
@@ -145,9 +148,10 @@ enum mla_status mla_read_metrics(struct mla_client *client, uint64_t timeout_us,
 
 enum mla_status mla_read_daemon(struct mla_client *client, uint64_t timeout_us, struct mla_daemon_info **out)
 {
-    if (out)
-        *out = NULL;
-    const struct mla_message *reply = ask(client, MLA_MSG_STATUS, MLA_STATUS_DAEMON, timeout_us, out != NULL);
+    if (!out)
+        return no_out(client);
+    *out = NULL;
+    const struct mla_message *reply = ask(client, MLA_MSG_STATUS, MLA_STATUS_DAEMON, timeout_us);
     if (!reply)
         return why_not(client);
     const struct mla_daemon_status *r = &reply->status_reply.daemon;
@@ -181,9 +185,10 @@ enum mla_status mla_read_daemon(struct mla_client *client, uint64_t timeout_us, 
 
 enum mla_status mla_read_clients(struct mla_client *client, uint64_t timeout_us, struct mla_client_list **out)
 {
-    if (out)
-        *out = NULL;
-    const struct mla_message *reply = ask(client, MLA_MSG_STATUS, MLA_STATUS_CLIENTS, timeout_us, out != NULL);
+    if (!out)
+        return no_out(client);
+    *out = NULL;
+    const struct mla_message *reply = ask(client, MLA_MSG_STATUS, MLA_STATUS_CLIENTS, timeout_us);
     if (!reply)
         return why_not(client);
     const struct mla_status_reply *r = &reply->status_reply;
@@ -220,9 +225,10 @@ enum mla_status mla_read_clients(struct mla_client *client, uint64_t timeout_us,
 
 enum mla_status mla_read_caches(struct mla_client *client, uint64_t timeout_us, struct mla_cache_list **out)
 {
-    if (out)
-        *out = NULL;
-    const struct mla_message *reply = ask(client, MLA_MSG_STATUS, MLA_STATUS_CACHES, timeout_us, out != NULL);
+    if (!out)
+        return no_out(client);
+    *out = NULL;
+    const struct mla_message *reply = ask(client, MLA_MSG_STATUS, MLA_STATUS_CACHES, timeout_us);
     if (!reply)
         return why_not(client);
     const struct mla_status_reply *r = &reply->status_reply;

@@ -14,9 +14,15 @@
 typedef int (*bench_fn)(int argc, char **argv, struct bench_report *report);
 
 int bench_cpu(int argc, char **argv, struct bench_report *report);
+int bench_rtt(int argc, char **argv, struct bench_report *report);
 
 /* Value of option `name` in argv ("--rounds 9"), or fallback; -1 when it is not a number in [least, most]. Prints why.
+ * Taken out of argv (NULL stands there then), as by the next function.
  */
 long bench_option(int argc, char **argv, const char *name, long fallback, long least, long most);
+const char *bench_text_option(int argc, char **argv, const char *name, const char *fallback);
+
+/* After the last option: 0, or -1 after a line about what no option took. */
+int bench_options_end(int argc, char **argv);
 
 #endif

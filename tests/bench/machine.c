@@ -3,8 +3,12 @@
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/utsname.h>
 #include <time.h>
+
+#include "tests/bench/commit.h"
 
 uint64_t bench_now_ns(void)
 {
@@ -13,7 +17,8 @@ uint64_t bench_now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-void bench_cpu_model(char *out, size_t bytes)
+/* Model name of the first CPU, "unknown" when the kernel does not tell. */
+static void cpu_model(char *out, size_t bytes)
 {
     snprintf(out, bytes, "unknown");
     FILE *f = fopen("/proc/cpuinfo", "re");
@@ -54,4 +59,23 @@ int bench_pin(int cpu)
     CPU_ZERO(&set);
     CPU_SET(cpu, &set);
     return sched_setaffinity(0, sizeof set, &set) == 0 ? 0 : -errno;
+}
+
+void bench_note_machine(struct bench_report *report)
+{
+    char model[96], date[32] = "unknown";
+    struct utsname kernel;
+    time_t now = time(NULL);
+    struct tm utc;
+    double load[1];
+    cpu_model(model, sizeof model);
+    if (gmtime_r(&now, &utc))
+        strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    bench_note(report, "commit", "%s, %s", MLA_BENCH_COMMIT, MLA_BENCH_BUILD_TYPE);
+    bench_note(report, "date", "%s", date);
+    bench_note(report, "cpu", "%s, %zu CPUs", model, bench_cpus(NULL, 0));
+    if (uname(&kernel) == 0)
+        bench_note(report, "kernel", "%s %s", kernel.sysname, kernel.release);
+    if (getloadavg(load, 1) == 1)
+        bench_note(report, "load", "%.2f before the run, one minute's average", load[0]);
 }

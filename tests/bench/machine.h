@@ -5,10 +5,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "tests/bench/report.h"
+
 uint64_t bench_now_ns(void);
 
-/* Model name of the first CPU, "unknown" when the kernel does not tell. */
-void bench_cpu_model(char *out, size_t bytes);
+/* What, where and when: the commit that was built, the CPU's model, the kernel, the time, the load before the run. */
+void bench_note_machine(struct bench_report *report);
 
 /* CPUs that this process may run on: their numbers in cpus[cap]; returns how many there are. */
 size_t bench_cpus(int *cpus, size_t cap);

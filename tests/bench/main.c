@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tests/bench/bench.h"
+#include "tests/bench/machine.h"
 
 static const struct {
     const char *name;
@@ -12,6 +13,9 @@ static const struct {
 #if defined(MLAD_HAVE_CPU_BACKEND)
     {"cpu", bench_cpu, "decode on the CPU backend against a 2048^3 sgemm of the same BLAS [--threads N] [--rounds N]"},
 #endif
+    {"rtt", bench_rtt,
+     "health round trip against a raw ping-pong [--rounds N] [--samples N] [--mlad PATH] [--client-cpu N] "
+     "[--server-cpu N]"},
     {NULL, NULL, NULL},
 };
 
@@ -23,19 +27,40 @@ static int usage(FILE *out)
     return 2;
 }
 
-long bench_option(int argc, char **argv, const char *name, long fallback, long least, long most)
+const char *bench_text_option(int argc, char **argv, const char *name, const char *fallback)
 {
     for (int i = 0; i + 1 < argc; i++) {
-        if (strcmp(argv[i], name) != 0)
+        if (!argv[i] || !argv[i + 1] || strcmp(argv[i], name) != 0)
             continue;
-        char *end;
-        long value = strtol(argv[i + 1], &end, 10);
-        if (*end == '\0' && end != argv[i + 1] && value >= least && value <= most)
-            return value;
-        fprintf(stderr, "mla-bench: %s wants a number from %ld to %ld\n", name, least, most);
-        return -1;
+        const char *value = argv[i + 1];
+        argv[i] = argv[i + 1] = NULL;
+        return value;
     }
     return fallback;
+}
+
+long bench_option(int argc, char **argv, const char *name, long fallback, long least, long most)
+{
+    const char *text = bench_text_option(argc, argv, name, NULL);
+    if (!text)
+        return fallback;
+    char *end;
+    long value = strtol(text, &end, 10);
+    if (*end == '\0' && end != text && value >= least && value <= most)
+        return value;
+    fprintf(stderr, "mla-bench: %s wants a number from %ld to %ld\n", name, least, most);
+    return -1;
+}
+
+int bench_options_end(int argc, char **argv)
+{
+    for (int i = 0; i < argc; i++) {
+        if (!argv[i])
+            continue;
+        fprintf(stderr, "mla-bench: \"%s\" is not an option here, or lacks its value\n", argv[i]);
+        return -1;
+    }
+    return 0;
 }
 
 int main(int argc, char **argv)
@@ -66,6 +91,7 @@ int main(int argc, char **argv)
     }
 
     static struct bench_report report;
+    bench_note_machine(&report);
     if (run(n, argv, &report) != 0)
         return 2;
     bench_print(&report, stdout);

@@ -11,13 +11,14 @@
  *   The words of a sync page may be read and written by any thread at any time.
  * Processes. A handle does not survive fork() in the child; all descriptors are close-on-exec.
  * Callbacks run only inside mla_dispatch() and mla_close(), between requests, when the handle is whole: they may
- * submit, cancel, wait for single requests and make any other call on the handle. Inside a callback, mla_dispatch() and
- *   mla_close() return MLA_BUSY and do nothing; other calls never run a callback.
- * Disconnect. When the connection ends, every request in flight is answered exactly once with MLA_DISCONNECTED, done
- *   words of jobs in flight get their abort value, an MLA_EVENT_DISCONNECTED is delivered, and all later calls return
- *   MLA_DISCONNECTED (a call that is waiting right then returns the reason, which may be another: PROTOCOL_ERROR, ...).
- *   The library does not reconnect. The handle is then only good for mla_dispatch(), mla_wait() and mla_close(). The
- * library notices inside its calls only, so a program whose streams wait for done words polls mla_fd() and dispatches.
+ *   submit, cancel, wait for single requests and make any other call on the handle. Inside a callback, mla_dispatch()
+ *   and mla_close() return MLA_BUSY and do nothing; other calls never run a callback.
+ * Disconnect. When the connection ends, every request in flight is answered exactly once with MLA_DISCONNECTED (or
+ *   MLA_DEVICE_LOST, which is handed on only then), done words of jobs in flight get their abort value, an
+ *   MLA_EVENT_DISCONNECTED is delivered, and all later calls return MLA_DISCONNECTED (a call that is waiting right then
+ *   returns the reason, which may be another: MLA_PROTOCOL_ERROR, ...). The library does not reconnect: the handle is
+ *   then only good for mla_dispatch(), mla_wait() and mla_close(). It notices inside its calls only, so a program whose
+ *   streams wait for done words polls mla_fd() and dispatches.
  * Memory of a job: its inputs stay unchanged and its outputs belong to the daemon from submit until the answer. An
  *   answer means that no byte of the job is read or written any more. MLA_DISCONNECTED alone does not promise that: the
  *   daemon, if it lives, lets go within a second.

@@ -1,0 +1,12 @@
+# Writes OUTPUT, a header that names the commit SOURCE stands at; leaves it alone when it says so already.
+cmake_minimum_required(VERSION 3.25)
+set(commit "unknown")
+find_package(Git QUIET)
+if(GIT_FOUND)
+  execute_process(COMMAND "${GIT_EXECUTABLE}" -C "${SOURCE}" describe --always --dirty --abbrev=12
+    OUTPUT_VARIABLE described OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+  if(NOT failed)
+    set(commit "${described}")
+  endif()
+endif()
+file(CONFIGURE OUTPUT "${OUTPUT}" CONTENT "#define MLA_BENCH_COMMIT \"@commit@\"\n" @ONLY)

@@ -1,0 +1,11 @@
+#!/bin/sh
+# The example worker against a real daemon: exit 0 says that every output was right.
+# Usage: test_client_worker.sh MLAD WORKER
+set -eu
+work=$(mktemp -d)
+"$1" --socket "$work/mlad.sock" --backend cpu --log-level warning &
+daemon=$!
+trap 'kill $daemon 2>/dev/null || true; rm -rf "$work"' EXIT
+"$2" "$work/mlad.sock"
+kill -TERM $daemon
+wait $daemon
