@@ -33,11 +33,24 @@ struct be_facts {
     struct plan_costs costs;
     uint32_t tile_rows;
     uint64_t workspace_bytes;
+    uint64_t device_memory_bytes; /* that the backend holds for itself while idle; 0 on the CPU */
 };
 
 struct be_config {
     uint32_t threads;         /* cpu: 0 = one per online CPU */
+    const char *gpu;          /* cuda: "0" (index), or a UUID "GPU-..."; NULL: 0 */
+    const char *kernels_dir;  /* cuda: directory of kernels.ini; NULL: mla_kernels_options.directory's own rule */
+    const char *variant;      /* cuda: section of it; NULL: the first that fits */
+    uint32_t spin_us;         /* cuda: how long the device thread polls after the last work before it sleeps */
+    uint64_t host_bytes;      /* cuda: pinned host memory for be_host_alloc(), taken at open */
     uint64_t workspace_bytes; /* partials of one batch; taken at open */
+};
+
+/* One allocation of a CUDA_VMM region: [offset, offset + size) of what the descriptor exports. */
+struct be_part {
+    int fd;
+    uint64_t offset;
+    uint64_t size;
 };
 
 /* Registered memory. The caller fills the first part; the backend the second, when mapped. */
@@ -47,7 +60,11 @@ struct be_region {
     bool sync;       /* a page of words, mapped read-write for both sides */
     uint64_t offset; /* into the file or block */
     uint64_t size;
-    int fd; /* MEMFD: the caller's, which may close it after BE_DONE */
+    int fd;                    /* MEMFD: the caller's, which may close it after BE_DONE */
+    const uint8_t *ipc_handle; /* CUDA_IPC: 64 bytes; stands for a whole block of block_size bytes */
+    uint64_t block_size;
+    const struct be_part *parts; /* CUDA_VMM: in order, together size bytes; descriptors as fd above */
+    size_t n_parts;
 
     uint64_t address; /* of the region's first byte, in the address space of items (abi.h) */
     void *host;       /* sync pages, and all of the CPU backend: the mapping in this process */
