@@ -19,7 +19,10 @@ static void release(struct app *app, struct sched_object *sched)
     struct app_object *object = (struct app_object *)(void *)sched;
     switch (object->kind) {
     case APP_REGION:
-        memory_release(app, (struct app_region *)(void *)object);
+        region_released(app, (struct app_region *)(void *)object);
+        break;
+    case APP_REGION_USE:
+        region_use_released(app, list_entry(object, struct app_region, use));
         break;
     case APP_CACHE:
         cache_release(app, (struct app_cache *)(void *)object);
@@ -250,14 +253,23 @@ static int open_backend(struct app *app)
                       app->config->backend);
         return fail("backend", &err);
     }
-    struct be_config config = {.threads = (uint32_t)app->config->cpu_threads,
-                               .workspace_bytes = app->config->workspace_bytes};
+    const struct app_config *c = app->config;
+    struct be_config config = {.threads = (uint32_t)c->cpu_threads,
+                               .workspace_bytes = c->workspace_bytes,
+                               .gpu = c->gpu,
+                               .kernels_dir = c->kernels_dir[0] == '\0' ? NULL : c->kernels_dir,
+                               .variant = c->kernel[0] == '\0' ? NULL : c->kernel,
+                               .spin_us = (uint32_t)c->spin_us,
+                               .host_bytes = c->host_bytes};
     if (be_open(&app->be, ops, &config, &err) != 0)
         return fail("backend", &err);
     const struct be_facts *facts = be_facts(&app->be);
-    mla_log(MLA_LOG_INFO, "backend", "name=%s device=%s gpu_uuid=%s units=%u rows_per_unit=%u workspace_bytes=%llu",
-            facts->name, facts->device_name, facts->gpu_uuid, facts->device.resident_units, facts->device.rows_per_unit,
-            (unsigned long long)facts->workspace_bytes);
+    mla_log(MLA_LOG_INFO, "backend",
+            "name=%s device=%s gpu_uuid=%s isolation=%s units=%u rows_per_unit=%u workspace_bytes=%llu "
+            "device_memory_bytes=%llu",
+            facts->name, facts->device_name, facts->gpu_uuid, facts->isolation, facts->device.resident_units,
+            facts->device.rows_per_unit, (unsigned long long)facts->workspace_bytes,
+            (unsigned long long)facts->device_memory_bytes);
     return APP_EXIT_OK;
 }
 

@@ -55,8 +55,10 @@ static int check(struct app_client *client, const struct mla_define_cache_reques
     uint64_t page_stride = r->page_stride;
     if (r->layout != MLA_CACHE_E4M3_576)
         return refuse(err, MLA_UNSUPPORTED, "layout", r->layout, MLA_CACHE_E4M3_576, "this daemon decodes E4M3_576");
-    *region = memory_find(client, r->region);
-    if (*region == NULL || (*region)->mem.sync)
+    *region = memory_find(client, r->region, "region", err);
+    if (*region == NULL)
+        return (int)err->code;
+    if ((*region)->mem.sync)
         return refuse(err, MLA_NOT_FOUND, "region", r->region, 0, "no such region on this connection");
     if (client->n_caches >= config->max_caches)
         return refuse(err, MLA_QUOTA, NULL, client->n_caches + 1u, config->max_caches,

@@ -101,7 +101,7 @@ void app_on_closed(void *user, struct net_peer *peer)
     cache_client_gone(client);
     struct app_region *region, *next_region;
     HASH_ITER (hh, client->regions, region, next_region) {
-        memory_leave(client, region);
+        region_leave(region);
     }
     struct app_table_set *set, *next_set;
     HASH_ITER (hh, client->table_sets, set, next_set) {

@@ -43,7 +43,12 @@ struct app_config {
     char policy[CONFIG_TEXT_BYTES]; /* seed, balanced, auto */
     /* [device] */
     uint64_t workspace_bytes;
-    uint64_t cpu_threads; /* 0: one per online CPU */
+    uint64_t cpu_threads;                /* 0: one per online CPU */
+    char gpu[CONFIG_TEXT_BYTES];         /* index or UUID */
+    char kernels_dir[CONFIG_TEXT_BYTES]; /* "": the installed one, or the build tree's */
+    char kernel[CONFIG_TEXT_BYTES];      /* section of kernels.ini; "": the first that fits */
+    uint64_t spin_us;
+    uint64_t host_bytes;
 };
 
 void config_defaults(struct app_config *config);

@@ -46,6 +46,12 @@ static void pin(struct check *c, struct app_object *object)
     job->pins[job->sched.n_pins++] = &object->sched;
 }
 
+static void pin_region(struct check *c, struct app_region *region)
+{
+    pin(c, &region->object);
+    pin(c, &region->use);
+}
+
 /* ---- plain ranges: words, lengths, counts, tables, status words ---- */
 
 struct range_fields {
@@ -59,16 +65,16 @@ struct range_fields {
 static int range(struct check *c, const struct mla_ref *ref, struct range_fields names, uint64_t bytes, uint64_t align,
                  bool write, struct extent *out)
 {
-    struct app_region *region = memory_find(c->client, ref->region);
+    struct app_region *region = memory_find(c->client, ref->region, names.region, c->err);
     if (region == NULL)
-        return refuse(c, MLA_NOT_FOUND, names.region, ref->region, 0, "no such region on this connection");
+        return (int)c->err->code;
     if (write && region->mem.access != MLA_ACCESS_READ_WRITE)
         return refuse(c, MLA_ACCESS_DENIED, names.region, ref->region, 0, "the region was registered for reading only");
     if (ref->offset % align != 0)
         return refuse(c, MLA_MISALIGNED, names.offset, ref->offset, align, "the offset is not aligned");
     if (!mla_range_fits(ref->offset, bytes, region->mem.size))
         return refuse(c, MLA_OUT_OF_BOUNDS, names.offset, ref->offset, region->mem.size, "the range leaves its region");
-    pin(c, &region->object);
+    pin_region(c, region);
     *out = (struct extent){region, ref->offset, ref->offset + bytes, names.whole};
     return 0;
 }
@@ -172,8 +178,10 @@ static bool rows_collide(const struct check *c, const struct mla_tensor *t, uint
 static int tensor(struct check *c, const struct mla_tensor *t, struct tensor_fields names, uint64_t row_bytes,
                   uint64_t align, bool write, struct mla_abi_tensor *abi)
 {
-    struct app_region *region = memory_find(c->client, t->region);
-    if (region == NULL || region->mem.sync)
+    struct app_region *region = memory_find(c->client, t->region, names.region, c->err);
+    if (region == NULL)
+        return (int)c->err->code;
+    if (region->mem.sync)
         return refuse(c, MLA_NOT_FOUND, names.region, t->region, 0, "no such region on this connection");
     if (write && region->mem.access != MLA_ACCESS_READ_WRITE)
         return refuse(c, MLA_ACCESS_DENIED, names.region, t->region, 0, "the region was registered for reading only");
@@ -202,7 +210,7 @@ static int tensor(struct check *c, const struct mla_tensor *t, struct tensor_fie
             return refuse(c, MLA_OVERLAP, names.whole, 0, 0, "rows of the output overlap each other");
         e = (struct extent){region, (uint64_t)low, (uint64_t)high, names.whole};
     }
-    pin(c, &region->object);
+    pin_region(c, region);
     *abi = (struct mla_abi_tensor){.base = region->mem.address + t->offset,
                                    .seq_stride = t->seq_stride,
                                    .token_stride = t->token_stride,
@@ -225,6 +233,8 @@ static int cache_and_tables(struct check *c)
     if (job->cache == NULL)
         return (int)c->err->code;
     const struct app_cache *cache = job->cache;
+    if (cache->region->state != REGION_MAPPED)
+        return refuse(c, MLA_SUSPENDED, "cache", d->cache, 0, "its region is suspended");
     if (d->plane >= cache->n_planes)
         return refuse(c, MLA_OUT_OF_BOUNDS, "plane", d->plane, cache->n_planes - 1, "the cache has fewer planes");
     HASH_FIND(hh, c->client->table_sets, &d->table_set, sizeof(d->table_set), job->tables);
@@ -238,7 +248,7 @@ static int cache_and_tables(struct check *c)
         return refuse(c, MLA_TOO_LARGE, "heads", set->tokens * d->heads, MLA_ROWS_PER_JOB_MAX,
                       "too many query rows for one job");
     pin(c, &job->cache->object);
-    pin(c, &cache->region->object);
+    pin_region(c, cache->region);
     pin(c, &job->tables->object);
 
     struct mla_abi_job *abi = &job->abi;

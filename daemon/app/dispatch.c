@@ -110,8 +110,8 @@ static const struct {
 } handlers[] = {
     {MLA_MSG_REGISTER_REGION, memory_register},
     {MLA_MSG_UNREGISTER_REGION, memory_unregister},
-    {MLA_MSG_SUSPEND, unsupported},
-    {MLA_MSG_RESUME, unsupported},
+    {MLA_MSG_SUSPEND, memory_suspend},
+    {MLA_MSG_RESUME, memory_resume},
     {MLA_MSG_REGISTER_SYNC, memory_register_sync},
     {MLA_MSG_DEFINE_CACHE, cache_define},
     {MLA_MSG_PUBLISH_CACHE, cache_publish},

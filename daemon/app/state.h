@@ -32,7 +32,7 @@ struct app_request {
     struct list in_overflow;
 };
 
-enum app_object_kind { APP_REGION, APP_CACHE, APP_TABLE_SET };
+enum app_object_kind { APP_REGION, APP_REGION_USE, APP_CACHE, APP_TABLE_SET };
 
 /* First member of what jobs can pin, so that RELEASE finds the record. */
 struct app_object {
@@ -61,15 +61,37 @@ struct app_client {
     struct list in_app;
 };
 
+/*  COLLECTING  descriptors of a CUDA_VMM region arrive over several frames
+ *  MAPPING     MAP is at the backend, for the first time or for a RESUME
+ *  MAPPED      jobs may use it
+ *  SUSPENDING  SUSPEND waits for the jobs that use it, then for UNMAP
+ *  SUSPENDED   not mapped; id and caches stay
+ *  UNMAPPING   on its way out */
+enum app_region_state {
+    REGION_COLLECTING = 1,
+    REGION_MAPPING,
+    REGION_MAPPED,
+    REGION_SUSPENDING,
+    REGION_SUSPENDED,
+    REGION_UNMAPPING
+};
+
 struct app_region {
-    struct app_object object; /* pinned by jobs and by the caches in it */
+    struct app_object object; /* its life: pinned by jobs and by the caches in it */
+    struct app_object use;    /* its mapping: pinned by jobs; RELEASE lets a SUSPEND go on */
     uint64_t id;
     struct app_client *client;
+    enum app_region_state state;
     struct be_region mem;
-    struct app_request request; /* MAP, later UNMAP */
-    uint64_t answer_id;         /* request to answer when that has ended */
-    bool answer;
-    bool leaving;
+    uint8_t ipc_handle[MLA_CUDA_IPC_BYTES];
+    struct be_part *parts; /* CUDA_VMM; descriptors are ours until the MAP has ended */
+    size_t n_parts, parts_cap;
+    struct app_request request; /* MAP or UNMAP */
+    uint16_t answer_type;       /* request to answer when that has ended; 0: none */
+    uint64_t answer_id;
+    bool resuming; /* MAPPING brings back a suspended region */
+    bool in_hash;
+    bool release_due; /* RELEASE came while the backend had it */
     uint32_t n_caches;
     char label[MLA_MAX_NAME_BYTES + 1];
     UT_hash_handle hh;
@@ -121,7 +143,7 @@ struct app_table_set {
     UT_hash_handle hh;
 };
 
-#define APP_JOB_PINS 16 /* a DECODE names at most 13 objects */
+#define APP_JOB_PINS 26 /* a DECODE names at most 11 regions, each pinned twice, and two other objects */
 
 struct app_job {
     struct sched_job sched;
@@ -248,9 +270,24 @@ bool client_in_group(const struct app_client *client, const uint32_t *gids, size
 void memory_register(struct app_client *client, const struct net_request *request);
 void memory_register_sync(struct app_client *client, const struct net_request *request);
 void memory_unregister(struct app_client *client, const struct net_request *request);
-void memory_release(struct app *app, struct app_region *region);
-void memory_leave(struct app_client *client, struct app_region *region);
-struct app_region *memory_find(struct app_client *client, uint64_t id);
+void memory_suspend(struct app_client *client, const struct net_request *request);
+void memory_resume(struct app_client *client, const struct net_request *request);
+/* A mapped region of the client; NULL with *err: NOT_FOUND or SUSPENDED, field as given. */
+struct app_region *memory_find(struct app_client *client, uint64_t id, const char *field, struct mla_error *err);
+
+/* ---- region.c: the states of a region ---- */
+struct app_region *region_new(struct app_client *client, uint64_t size);
+void region_free(struct app_region *region);
+/* Takes the request's descriptors as further parts. */
+int region_add_parts(struct app_region *region, const struct net_request *request, const struct mla_region_part *parts,
+                     size_t n_parts, struct mla_error *err);
+void region_map(struct app_region *region, uint16_t answer_type, uint64_t answer_id);
+void region_suspend(struct app_region *region, uint64_t answer_id);
+void region_close_descriptors(struct app_region *region);
+/* No job can name it from here on. */
+void region_leave(struct app_region *region);
+void region_released(struct app *app, struct app_region *region);
+void region_use_released(struct app *app, struct app_region *region);
 
 /* ---- cache.c ---- */
 void cache_define(struct app_client *client, const struct net_request *request);

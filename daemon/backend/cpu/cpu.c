@@ -41,7 +41,7 @@ static void fill_facts(struct be_facts *facts, uint32_t threads, uint64_t worksp
     cpu_identity_uuid(facts->gpu_uuid, sizeof facts->gpu_uuid);
     cpu_identity_name(facts->device_name, sizeof facts->device_name);
     facts->isolation = "host";
-    facts->features = MLA_FEATURE_DECODE | MLA_FEATURE_MEMFD | MLA_FEATURE_SYNC | MLA_FEATURE_PUBLISH;
+    facts->features = MLA_FEATURE_DECODE | MLA_FEATURE_MEMFD | MLA_FEATURE_SYNC | MLA_FEATURE_SUSPEND | MLA_FEATURE_PUBLISH;
     facts->device = (struct plan_device){.sms = threads,
                                          .ctas_per_unit = 1,
                                          .rows_per_unit = CPU_TILE_ROWS,
