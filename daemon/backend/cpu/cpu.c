@@ -1,11 +1,9 @@
 #include "daemon/backend/cpu/cpu.h"
 
 #include <cblas.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "daemon/backend/cpu/device.h"
 #include "daemon/backend/cpu/identity.h"
@@ -16,9 +14,6 @@
 struct backend {
     struct cpu_device device;
     struct be_facts facts;
-    /* An event that poll() took from the ring only to learn that there are more. */
-    struct be_event spare;
-    bool has_spare;
 };
 
 /* Of one thread on an EPYC with AVX-512 (95 GFLOP/s in sgemm), from launches of 1 to 8 pages and 1 to 8 splits: a page
@@ -41,7 +36,8 @@ static void fill_facts(struct be_facts *facts, uint32_t threads, uint64_t worksp
     cpu_identity_uuid(facts->gpu_uuid, sizeof facts->gpu_uuid);
     cpu_identity_name(facts->device_name, sizeof facts->device_name);
     facts->isolation = "host";
-    facts->features = MLA_FEATURE_DECODE | MLA_FEATURE_MEMFD | MLA_FEATURE_SYNC | MLA_FEATURE_SUSPEND | MLA_FEATURE_PUBLISH;
+    facts->features =
+        MLA_FEATURE_DECODE | MLA_FEATURE_MEMFD | MLA_FEATURE_SYNC | MLA_FEATURE_SUSPEND | MLA_FEATURE_PUBLISH;
     facts->device = (struct plan_device){.sms = threads,
                                          .ctas_per_unit = 1,
                                          .rows_per_unit = CPU_TILE_ROWS,
@@ -88,34 +84,17 @@ static const struct be_facts *cpu_facts(const struct backend *be)
 
 static int cpu_event_fd(const struct backend *be)
 {
-    return be->device.event_fd;
+    return be->device.port.event_fd;
 }
 
 static size_t cpu_poll(struct backend *be, struct be_event *out, size_t cap)
 {
-    uint64_t count;
-    while (read(be->device.event_fd, &count, sizeof count) < 0 && errno == EINTR)
-        continue;
-    size_t n = 0;
-    if (be->has_spare) {
-        out[n++] = be->spare;
-        be->has_spare = false;
-    }
-    while (n < cap && mla_ring_pop(&be->device.events, &out[n]))
-        n++;
-    /* When the caller's array is full, the descriptor stays readable only if something is left. */
-    if (n == cap && mla_ring_pop(&be->device.events, &be->spare)) {
-        be->has_spare = true;
-        uint64_t one = 1;
-        while (write(be->device.event_fd, &one, sizeof one) < 0 && errno == EINTR)
-            continue;
-    }
-    return n;
+    return be_port_poll(&be->device.port, out, cap);
 }
 
 static int cpu_submit(struct backend *be, struct be_request *request)
 {
-    return cpu_device_submit(&be->device, request);
+    return be_port_submit(&be->device.port, request);
 }
 
 static void *cpu_host_alloc(struct backend *be, size_t bytes, uint64_t *address)
@@ -141,7 +120,7 @@ static void cpu_host_free(struct backend *be, void *memory)
 
 static uint64_t cpu_progress(const struct backend *be)
 {
-    return atomic_load_explicit(&be->device.progress, memory_order_relaxed);
+    return be_port_progress(&be->device.port);
 }
 
 const struct be_ops be_cpu_ops = {

@@ -3,26 +3,17 @@
 #define MLA_DAEMON_BACKEND_CPU_DEVICE_H
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "daemon/backend/backend.h"
 #include "daemon/backend/cpu/item.h"
 #include "daemon/backend/cpu/pool.h"
-#include "daemon/util/ring.h"
-
-#define CPU_RING_RECORDS 1024u /* requests, and events, that may wait */
+#include "daemon/backend/port.h"
+#include "daemon/backend/watch.h"
 
 struct cpu_device {
-    struct mla_ring requests; /* struct be_request *, loop to device */
-    struct mla_ring events;   /* struct be_event, device to loop */
-    struct be_request *request_storage[CPU_RING_RECORDS];
-    struct be_event *event_storage;
-    int wake_fd;  /* eventfd: a request waits, or the pool has finished */
-    int event_fd; /* eventfd: events wait */
-    _Atomic bool stop;
-    _Atomic uint64_t progress;
+    struct be_port port;
     pthread_t thread;
     bool started;
 
@@ -34,17 +25,11 @@ struct cpu_device {
 
     /* device thread only */
     struct be_request *held; /* taken from the ring, waits for the batch that runs */
-    struct be_request **watches;
-    size_t n_watches;
-    size_t cap_watches;
-    uint64_t active_ns; /* when something happened last */
+    struct be_watches watches;
 };
 
 /* 0, or -errno with nothing left behind. */
 int cpu_device_open(struct cpu_device *device, uint32_t threads, uint64_t workspace_bytes);
 void cpu_device_close(struct cpu_device *device);
-
-/* Loop's thread. 0, or -EAGAIN while the ring is full. */
-int cpu_device_submit(struct cpu_device *device, struct be_request *request);
 
 #endif
