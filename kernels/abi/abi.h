@@ -15,6 +15,7 @@
 #define MLA_ABI_QK_DIM      576u /* elements of a K row: 512 latent, 64 rope */
 #define MLA_ABI_V_DIM       512u /* V is the first 512 elements of the same row */
 #define MLA_ABI_NO_PARTIAL  0xffffffffu
+#define MLA_ABI_TILE_ROWS   256u /* the most rows of a tile */
 
 /* Same numbers as proto/enums.h (a test compares them). */
 #define MLA_ABI_OUT_E4M3     1u
@@ -50,7 +51,7 @@ struct mla_abi_job {
     uint64_t kv_len;              /* int32 per sequence, or 0: kv_len_max is the length */
     uint64_t visible;             /* mask VISIBLE: int32 per query token, at first_token(s) + t; else 0 */
     uint64_t status;              /* uint64 per sequence, code << 32 | index, 0 = fine; written by the daemon first */
-    uint64_t user_status;         /* the same, in the caller's memory, or 0 */
+    uint64_t user_status;         /* the same, in the caller's memory, or 0; written last, for every sequence */
     uint32_t row_stride;          /* bytes between the rows of a page */
     uint32_t num_pages;           /* 64-token pages of the plane */
     uint32_t pages_per_entry;     /* table entry e names pages e * pages_per_entry ... */
@@ -109,6 +110,10 @@ struct mla_abi_reduce {
  */
 #define MLA_ABI_PARTIAL_ROW_BYTES (MLA_ABI_V_DIM * 4u + 4u)
 
+/* Some job has a user_status: the reducer is launched even when no tile is split, and in the end copies the status
+ * words of all sequences, those without rows too, to where the caller wants them. */
+#define MLA_ABI_LAUNCH_USER_STATUS 1u
+
 /* The one parameter of every kernel, by value. */
 struct mla_abi_launch {
     uint64_t jobs; /* addresses of the records above */
@@ -122,10 +127,12 @@ struct mla_abi_launch {
     uint32_t n_reduces;
     uint32_t n_jobs;
     uint32_t n_seqs;
+    uint32_t flags; /* MLA_ABI_LAUNCH_* */
+    uint32_t reserved;
 };
 
 #ifndef __cplusplus
-_Static_assert(sizeof(struct mla_abi_launch) == 72, "abi");
+_Static_assert(sizeof(struct mla_abi_launch) == 80, "abi");
 _Static_assert(sizeof(struct mla_abi_tensor) == 40, "abi");
 _Static_assert(sizeof(struct mla_abi_job) == 264, "abi");
 _Static_assert(sizeof(struct mla_abi_seq) == 24, "abi");

@@ -1,0 +1,39 @@
+/* Asynchronous copies from global to shared memory, and prefetches. One instruction per function. */
+#ifndef MLA_KERNELS_PTX_COPY_CUH
+#define MLA_KERNELS_PTX_COPY_CUH
+
+#include <stdint.h>
+
+namespace mla
+{
+
+__device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+/* 16 bytes past L1; bytes < 16: only so many are read, the rest of the 16 becomes zeros. */
+__device__ __forceinline__ void cp_async_16(uint32_t to, const void *from, uint32_t bytes)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void cp_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* All of this thread's copies have arrived. */
+__device__ __forceinline__ void cp_async_wait_all()
+{
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+}
+
+__device__ __forceinline__ void prefetch_l2(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
+} // namespace mla
+
+#endif
