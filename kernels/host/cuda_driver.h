@@ -9,6 +9,10 @@
 #include <cuda.h>
 #include <stddef.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* X(name): member cuName of the table; the symbol is what cuda.h maps the name to (cuMemAlloc -> cuMemAlloc_v2). */
 #define CUDA_DRIVER_LIST(X)                                                                                            \
     X(cuInit)                                                                                                          \
@@ -101,7 +105,11 @@ struct cuda_driver {
 int cuda_driver_open(const char *path, struct cuda_driver *driver, char *why, size_t why_bytes);
 void cuda_driver_close(struct cuda_driver *driver);
 
-/* "CUDA_ERROR_INVALID_VALUE: invalid argument"; static storage of the driver. Never NULL. */
+/* "CUDA_ERROR_INVALID_VALUE: invalid argument"; good until this thread's next call. Never NULL. */
 const char *cuda_driver_error(const struct cuda_driver *driver, CUresult result);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -20,12 +20,17 @@
 #include "kernels/host/cuda_driver.h"
 #include "kernels/plan/plan.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct mla_kernels;
 
 struct mla_kernels_options {
     size_t size;           /* of this struct */
-    const char *directory; /* where kernels.ini lies; NULL: $MLA_KERNELS_DIR, the build tree's, the installed one,
-                              the first that exists */
+    const char *directory; /* where kernels.ini lies; NULL: $MLA_KERNELS_DIR; when that is not set, "kernels" beside
+                              the running program or in one of the two folders above it (a build tree), then the
+                              installed one, the first that exists */
     const char *variant;   /* name of a manifest section; NULL: the first that fits the device */
 };
 
@@ -61,10 +66,15 @@ void mla_kernels_blob_write(const struct plan *plan, const struct mla_abi_job *j
                             const struct mla_abi_seq *seqs, uint32_t n_seqs, void *blob, uint64_t address,
                             uint64_t workspace, struct mla_abi_launch *launch);
 
-/* Puts the split-KV kernel and, when any tile is split, the reducer on stream. Status words are only ever lowered to a
- * fault's code, so the caller zeroes them first. 0; -EINVAL for a launch that names nothing to read; -EIO with the
- * driver's result in *result (may be NULL). */
+/* Puts the split-KV kernel and, when any tile is split or a job has a user_status, the reducer on stream; nothing for a
+ * launch without work. Status words are only ever lowered to a fault's code, so the caller zeroes them first; those in
+ * user_status are written for every sequence, by the reducer. 0; -EINVAL for a launch that names nothing to read; -EIO
+ * with the driver's result in *result (may be NULL). */
 int mla_kernels_launch(const struct mla_kernels *kernels, CUstream stream, const struct mla_abi_launch *launch,
                        CUresult *result);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -12,6 +12,10 @@
 
 #include "kernels/abi/abi.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* What the planner knows of a device. unit: the smallest group of CTAs that runs up to rows_per_unit rows of one item;
  * an item of r rows takes ceil(r / rows_per_unit) units side by side. */
 struct plan_device {
@@ -131,5 +135,9 @@ uint32_t plan_visible_pages(uint32_t mask, uint32_t q_len, uint32_t kv_len, uint
 
 /* Device facts and fitted costs by name: "h200" (units of 2 x 128), "reference" (4 x 256, 132 SMs). 0 or -ENOENT. */
 int plan_device_preset(const char *name, struct plan_device *device, struct plan_costs *costs);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

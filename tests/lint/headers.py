@@ -1,7 +1,8 @@
 """Every header compiles alone, and twice. Usage: headers.py ROOT CC CXX [FLAG ...]
 
 Internal headers as C17 with the tree's strictness; public ones (client/include) as C11 and as C++17, pedantic, without
-_GNU_SOURCE. The flags are include folders of libraries.
+_GNU_SOURCE. The flags are include folders of libraries. Headers that need cuda.h are left out when --no-cuda is among
+the flags.
 """
 import concurrent.futures
 import subprocess
@@ -9,6 +10,7 @@ import sys
 
 import tree
 
+NEEDS_CUDA = ("kernels/host/", "daemon/backend/cuda/", "client/cuda/", "tests/gpu/", "tests/support/fake_cuda/")
 STRICT = ["-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
 INTERNAL = ["-std=c17", "-D_GNU_SOURCE", "-Wshadow", "-Wvla", "-Wstrict-prototypes"]
 
@@ -24,7 +26,11 @@ def compile_header(root, name, command, what):
 def check(root, cc, cxx, flags):
     include = ["-Iclient/include"]
     jobs = []
+    no_cuda = "--no-cuda" in flags
+    flags = [flag for flag in flags if flag != "--no-cuda"]
     for name in tree.sources(root, (".h",)):
+        if no_cuda and name.startswith(NEEDS_CUDA):
+            continue
         if name.startswith("client/include/"):
             pedantic = STRICT + ["-pedantic"] + include
             jobs.append((root, name, [cc, "-xc", "-std=c11"] + pedantic, "C11"))

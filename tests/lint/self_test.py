@@ -7,6 +7,7 @@ import unittest
 
 import headers
 import includes
+import resources
 import style
 
 CLEAN = {
@@ -90,6 +91,16 @@ class Lint(unittest.TestCase):
         check = lambda root: headers.check(root, self.cc, self.cxx, [])
         self.write("daemon/net/net.h", "extern int net;\n")
         self.finds(check, "client/include/mla/mla.h", "int mla_delete(int delete);\n", "as C++17")
+
+    def test_spills_and_stack(self):
+        clean = ("ptxas info    : Compiling entry function 'mla_x' for 'sm_90a'\n"
+                 "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+                 "ptxas info    : Used 228 registers, used 1 barriers\n")
+        self.assertEqual(resources.check("x.log", clean), [])
+        self.assertIn("no kernel", resources.check("x.log", "")[0])
+        self.assertIn("spill", resources.check("x.log", clean.replace("0 bytes spill st", "4 bytes spill st"))[0])
+        self.assertIn("stack", resources.check("x.log", clean.replace("0 bytes stack", "16 bytes stack"))[0])
+        self.assertIn("C7510", resources.check("x.log", clean + "ptxas info : (C7510) Potential loss\n")[0])
 
     def test_layout(self):
         self.finds(style.layout, "notes.md", "\n", "top level")

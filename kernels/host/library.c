@@ -1,0 +1,213 @@
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/host/internal.h"
+
+#define RESIDENT_UNITS_MAX 65536u
+
+struct opening {
+    struct mla_kernels *k;
+    char directory[PATH_MAX];
+    char *why;
+    size_t why_bytes;
+};
+
+static int driver_refuses(const struct opening *o, const char *call, CUresult result)
+{
+    snprintf(o->why, o->why_bytes, "%s: %s", call, cuda_driver_error(o->k->driver, result));
+    return -EIO;
+}
+
+static void format_uuid(const CUuuid *uuid, char *out, size_t out_bytes)
+{
+    size_t at = (size_t)snprintf(out, out_bytes, "GPU-");
+    for (size_t i = 0; i < sizeof uuid->bytes && at < out_bytes; i++) {
+        const char *dash = i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
+        at += (size_t)snprintf(out + at, out_bytes - at, "%s%02x", dash, (unsigned char)uuid->bytes[i]);
+    }
+}
+
+/* What the device is; its number of SMs and most shared memory per CTA. */
+static int ask_device(const struct opening *o, int *shared_bytes)
+{
+    const struct cuda_driver *d = o->k->driver;
+    struct mla_kernels_facts *facts = &o->k->facts;
+    CUdevice device;
+    CUuuid uuid;
+    int major;
+    int minor;
+    int sms;
+    CUresult result = d->cuCtxGetDevice(&device);
+    if (result == CUDA_SUCCESS)
+        result = d->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+    if (result == CUDA_SUCCESS)
+        result = d->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+    if (result == CUDA_SUCCESS)
+        result = d->cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+    if (result == CUDA_SUCCESS)
+        result = d->cuDeviceGetAttribute(shared_bytes, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device);
+    if (result == CUDA_SUCCESS)
+        result = d->cuDeviceGetName(facts->device_name, sizeof facts->device_name, device);
+    if (result == CUDA_SUCCESS)
+        result = d->cuDeviceGetUuid(&uuid, device);
+    if (result != CUDA_SUCCESS)
+        return driver_refuses(o, "asking for the current context's device", result);
+    format_uuid(&uuid, facts->gpu_uuid, sizeof facts->gpu_uuid);
+    facts->compute_capability = 10 * major + minor;
+    facts->device.sms = (uint32_t)sms;
+    return 0;
+}
+
+static bool fits(const struct kernels_section *section, int compute_capability, int shared_bytes)
+{
+    return (int)section->min_compute_capability <= compute_capability &&
+           compute_capability <= (int)section->max_compute_capability &&
+           section->decode_shared_bytes <= (uint32_t)shared_bytes;
+}
+
+static int choose(const struct opening *o, const struct kernels_manifest *manifest, const char *variant,
+                  int shared_bytes)
+{
+    int cc = o->k->facts.compute_capability;
+    for (uint32_t i = 0; i < manifest->n_sections; i++) {
+        const struct kernels_section *section = &manifest->sections[i];
+        if (variant && strcmp(variant, section->name) != 0)
+            continue;
+        if (fits(section, cc, shared_bytes)) {
+            o->k->section = *section;
+            memcpy(o->k->facts.variant, section->name, sizeof section->name);
+            return 0;
+        }
+    }
+    snprintf(o->why, o->why_bytes, "%s/%s: %s%s fits %s (compute capability %d.%d)", o->directory,
+             KERNELS_MANIFEST_NAME, variant ? "no section " : "no section", variant ? variant : "",
+             o->k->facts.device_name, cc / 10, cc % 10);
+    return -ENOTSUP;
+}
+
+static int load(const struct opening *o, const char *file, const char *entry, CUmodule *module, CUfunction *function,
+                char *path, size_t path_bytes)
+{
+    char log[1024] = "";
+    CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+    void *values[] = {log, (void *)(uintptr_t)sizeof log};
+    size_t bytes;
+    if ((size_t)snprintf(path, path_bytes, "%s/%s", o->directory, file) >= path_bytes) {
+        snprintf(o->why, o->why_bytes, "the name of %s in %s is too long", file, o->directory);
+        return -EINVAL;
+    }
+    char *image = kernels_read_file(path, &bytes);
+    if (!image) {
+        snprintf(o->why, o->why_bytes, "%s of [%s]: %s", path, o->k->section.name, strerror(errno));
+        return -ENOENT;
+    }
+    CUresult result = o->k->driver->cuModuleLoadDataEx(module, image, 2, options, values);
+    free(image);
+    if (result != CUDA_SUCCESS) {
+        snprintf(o->why, o->why_bytes, "%s of [%s] does not load: %s %.300s", path, o->k->section.name,
+                 cuda_driver_error(o->k->driver, result), log);
+        return -EIO;
+    }
+    result = o->k->driver->cuModuleGetFunction(function, *module, entry);
+    if (result != CUDA_SUCCESS) {
+        snprintf(o->why, o->why_bytes, "%s of [%s] has no %s: %s", path, o->k->section.name, entry,
+                 cuda_driver_error(o->k->driver, result));
+        return -EIO;
+    }
+    return 0;
+}
+
+/* Shared memory and how many units run at the same time. */
+static int fit_device(const struct opening *o)
+{
+    const struct cuda_driver *d = o->k->driver;
+    const struct kernels_section *s = &o->k->section;
+    struct plan_device *device = &o->k->facts.device;
+    int ctas = 0;
+    CUresult result = d->cuFuncSetAttribute(o->k->decode, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                            (int)s->decode_shared_bytes);
+    if (result != CUDA_SUCCESS)
+        return driver_refuses(o, "setting the kernel's shared memory", result);
+    result = d->cuOccupancyMaxActiveBlocksPerMultiprocessor(&ctas, o->k->decode, (int)s->decode_threads,
+                                                            s->decode_shared_bytes);
+    if (result != CUDA_SUCCESS)
+        return driver_refuses(o, "asking for the kernel's occupancy", result);
+    uint32_t units = (uint32_t)ctas * device->sms / s->ctas_per_unit;
+    if (units < s->tile_rows / s->rows_per_unit) {
+        snprintf(o->why, o->why_bytes, "[%s] needs %u units for a tile, %s runs %u at a time", s->name,
+                 s->tile_rows / s->rows_per_unit, o->k->facts.device_name, units);
+        return -ENOTSUP;
+    }
+    device->resident_units = units < RESIDENT_UNITS_MAX ? units : RESIDENT_UNITS_MAX;
+    device->ctas_per_unit = s->ctas_per_unit;
+    device->rows_per_unit = s->rows_per_unit;
+    device->min_pages_per_split = s->min_pages_per_split;
+    o->k->facts.costs = s->costs;
+    o->k->facts.tile_rows = s->tile_rows;
+    return 0;
+}
+
+static int open_in(struct opening *o, const struct mla_kernels_options *options)
+{
+    struct mla_kernels *k = o->k;
+    struct kernels_manifest manifest;
+    char path[PATH_MAX + 16];
+    int shared_bytes = 0;
+    int rc = kernels_find_directory(options, o->directory, sizeof o->directory, o->why, o->why_bytes);
+    if (rc != 0)
+        return rc;
+    snprintf(path, sizeof path, "%s/%s", o->directory, KERNELS_MANIFEST_NAME);
+    rc = kernels_manifest_read(path, &manifest, o->why, o->why_bytes);
+    if (rc == 0)
+        rc = ask_device(o, &shared_bytes);
+    if (rc == 0)
+        rc = choose(o, &manifest, options ? options->variant : NULL, shared_bytes);
+    if (rc == 0)
+        rc = load(o, k->section.reduce_file, k->section.reduce_entry, &k->reduce_module, &k->reduce, path, sizeof path);
+    if (rc == 0)
+        rc = load(o, k->section.decode_file, k->section.decode_entry, &k->decode_module, &k->decode, k->facts.file,
+                  sizeof k->facts.file);
+    return rc == 0 ? fit_device(o) : rc;
+}
+
+int mla_kernels_open(const struct cuda_driver *driver, const struct mla_kernels_options *options,
+                     struct mla_kernels **out, char *why, size_t why_bytes)
+{
+    *out = NULL;
+    if (options && options->size < sizeof *options) {
+        snprintf(why, why_bytes, "options of %zu bytes are not of this version", options->size);
+        return -EINVAL;
+    }
+    struct opening o = {.k = calloc(1, sizeof *o.k), .why = why, .why_bytes = why_bytes};
+    if (!o.k) {
+        snprintf(why, why_bytes, "no memory");
+        return -ENOMEM;
+    }
+    o.k->driver = driver;
+    int rc = open_in(&o, options);
+    if (rc != 0) {
+        mla_kernels_close(o.k);
+        return rc;
+    }
+    *out = o.k;
+    return 0;
+}
+
+void mla_kernels_close(struct mla_kernels *kernels)
+{
+    if (!kernels)
+        return;
+    if (kernels->decode_module)
+        kernels->driver->cuModuleUnload(kernels->decode_module);
+    if (kernels->reduce_module)
+        kernels->driver->cuModuleUnload(kernels->reduce_module);
+    free(kernels);
+}
+
+const struct mla_kernels_facts *mla_kernels_facts(const struct mla_kernels *kernels)
+{
+    return &kernels->facts;
+}

@@ -1,0 +1,59 @@
+# The kernel files and their manifest, in the folder kernels of the build tree and of the installation. A section of the
+# manifest is written here beside the rule that makes its file; kernels/host/manifest.h says what the keys mean.
+set(MLAD_KERNEL_LOGS "")
+set(mlad_manifest "")
+
+# Costs of the generic kernel: estimates until they are fitted on a device. page_ns: 8.9 MFLOP of 64 rows and 64 keys at
+# 3 TFLOP/s per SM; the reducer's read bandwidth and gap as in kernels/plan/presets.c.
+set(mlad_generic_costs
+"launch_ns = 5000
+fill_ns = 3000
+page_ns = 3000
+drain_ns = 1500
+partial_ns = 1000
+reduce_launch_ns = 1600
+reduce_bytes_per_us = 4000000
+reduce_fixed_ns = 4000
+")
+
+# generic: one CTA of 256 threads per 64 rows. Two pages in flight where shared memory allows it.
+function(mlad_generic_kernel ARCH EXTENSION STAGES SHARED_BYTES CC_MIN CC_MAX)
+  set(defines MLA_GENERIC_STAGES=${STAGES} MLA_GENERIC_SHARED_BYTES=${SHARED_BYTES})
+  mlad_kernel(OUTPUT generic-${ARCH}.${EXTENSION} SOURCE generic/decode.cu ARCH ${ARCH} DEFINES ${defines} CHECK ${ARGN})
+  mlad_kernel(OUTPUT reduce-${ARCH}.${EXTENSION} SOURCE reduce/reduce.cu ARCH ${ARCH} CHECK ${ARGN})
+  set(MLAD_KERNEL_LOGS ${MLAD_KERNEL_LOGS} PARENT_SCOPE)
+  set(mlad_manifest "${mlad_manifest}
+[generic-${ARCH}]
+abi = ${MLAD_KERNEL_ABI}
+arch = ${ARCH}
+min_compute_capability = ${CC_MIN}
+max_compute_capability = ${CC_MAX}
+decode_file = generic-${ARCH}.${EXTENSION}
+decode_entry = mla_generic_decode
+decode_threads = 256
+decode_shared_bytes = ${SHARED_BYTES}
+tile_rows = 256
+rows_per_unit = 64
+ctas_per_unit = 1
+min_pages_per_split = 8
+reduce_file = reduce-${ARCH}.${EXTENSION}
+reduce_entry = mla_reduce
+reduce_threads = 128
+reduce_ctas_per_tile = 64
+${mlad_generic_costs}" PARENT_SCOPE)
+endfunction()
+
+file(STRINGS abi/abi.h mlad_abi_line REGEX "^#define MLA_ABI_VERSION ")
+string(REGEX MATCH "[0-9]+" MLAD_KERNEL_ABI "${mlad_abi_line}")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/abi/abi.h")
+
+mlad_generic_kernel(sm_90a cubin 2 124928 90 90)
+mlad_generic_kernel(compute_80 ptx 1 88064 80 9999 sm_80 sm_90 sm_100 sm_120)
+
+file(CONFIGURE OUTPUT "${MLAD_KERNELS_DIR}/kernels.ini" @ONLY CONTENT
+"; Kernel files of mlad @PROJECT_VERSION@, nvcc @MLAD_CUDA_VERSION@; made by the build, not meant to be edited.
+@mlad_manifest@")
+add_custom_target(mlad_kernel_files ALL DEPENDS ${MLAD_KERNEL_FILES} ${MLAD_KERNEL_LOGS})
+set(MLAD_KERNEL_LOGS "${MLAD_KERNEL_LOGS}" CACHE INTERNAL "what ptxas says of each kernel")
+install(FILES ${MLAD_KERNEL_FILES} "${MLAD_KERNELS_DIR}/kernels.ini"
+  DESTINATION "${CMAKE_INSTALL_LIBDIR}/mlad/kernels" COMPONENT daemon)

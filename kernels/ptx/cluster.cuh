@@ -1,0 +1,50 @@
+/* Clusters, named barriers and register budgets. One instruction per function. */
+#ifndef MLA_KERNELS_PTX_CLUSTER_CUH
+#define MLA_KERNELS_PTX_CLUSTER_CUH
+
+#include <stdint.h>
+
+namespace mla
+{
+
+/* The address of the same shared variable in CTA rank of the cluster. */
+__device__ __forceinline__ uint32_t map_shared(uint32_t address, uint32_t rank)
+{
+    uint32_t mapped;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+    return mapped;
+}
+
+__device__ __forceinline__ void cluster_arrive()
+{
+    asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait()
+{
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void named_sync(int id, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void named_arrive(int id, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+template <int N> __device__ __forceinline__ void registers_grow()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> __device__ __forceinline__ void registers_shrink()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+} // namespace mla
+
+#endif
