@@ -6,10 +6,16 @@
 #if defined(MLAD_HAVE_CPU_BACKEND)
 #include "daemon/backend/cpu/cpu.h"
 #endif
+#if defined(MLAD_HAVE_CUDA_BACKEND)
+#include "daemon/backend/cuda/cuda.h"
+#endif
 
 const struct be_ops *const be_all[] = {
 #if defined(MLAD_HAVE_CPU_BACKEND)
     &be_cpu_ops,
+#endif
+#if defined(MLAD_HAVE_CUDA_BACKEND)
+    &be_cuda_ops,
 #endif
     NULL,
 };

@@ -245,6 +245,7 @@ START_TEST(done_word_comes_behind_the_outputs)
             if (mla_now_ns() > limit)
                 ck_abort_msg("the done word does not come");
         ck_assert_uint_eq(load(&w, 6), round);
+        dc_pull(c);
         dc_check(j);
         dc_wait(c);
         ck_assert_uint_eq(load(&w, 5), 0);
@@ -263,6 +264,7 @@ START_TEST(abort_writes_statuses_and_word)
     struct mem status;
     mem_take(&w.rig, &status, w.rig.shared, 4096, MEM_WRITE);
     memset(status.host, DC_POISON, status.bytes);
+    mem_push(&w.rig, &status);
     struct ticket t = {.request = {.op = BE_ABORT,
                                    .abort = {.word = &w.daemon[9 * WORD],
                                              .value = 41 + ABORT_STEP,
@@ -273,6 +275,7 @@ START_TEST(abort_writes_statuses_and_word)
     rig_wait(&w.rig, &t);
     ck_assert_int_eq(t.error.code, MLA_OK);
     ck_assert_uint_eq(load(&w, 9), 41 + ABORT_STEP);
+    mem_pull(&w.rig, &status);
     const uint64_t *words = (const uint64_t *)(const void *)(status.host + 64);
     for (int s = 0; s < 3; s++)
         ck_assert_uint_eq(words[s], (uint64_t)MLA_TIMED_OUT << 32);

@@ -154,6 +154,7 @@ void dc_plan(struct dc *c);   /* plan_bound, plan_build, plan_check, records; ab
 void dc_replan(struct dc *c); /* forgets the plan: the next run makes another for the same memory */
 void dc_launch(struct dc *c); /* poisons outputs, pushes inputs, submits */
 void dc_wait(struct dc *c);   /* until BATCH_DONE, pulls outputs */
+void dc_pull(struct dc *c);   /* outputs as they are now */
 
 /* O and LSE of all sequences without a fault against float64; statuses against what must be found; canaries. */
 void dc_check(struct dc_job *job);

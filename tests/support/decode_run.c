@@ -149,18 +149,6 @@ void dc_plan(struct dc *c)
     c->planned = true;
 }
 
-static void push(struct dc *c, struct mem *mem)
-{
-    if (mem->ops != NULL)
-        mem->ops->push(c->rig, mem, 0, mem->bytes);
-}
-
-static void pull(struct dc *c, struct mem *mem)
-{
-    if (mem->ops != NULL)
-        mem->ops->pull(c->rig, mem, 0, mem->bytes);
-}
-
 static void poison(struct mem *mem)
 {
     if (mem->host != NULL)
@@ -178,7 +166,7 @@ void dc_launch(struct dc *c)
         struct mem *all[] = {&job->pool,       &job->q_mem,       &job->rope_mem,  &job->o_mem,          &job->lse_mem,
                              &job->kv_len_mem, &job->visible_mem, &job->table_mem, &job->user_status_mem};
         for (size_t k = 0; k < sizeof(all) / sizeof(all[0]); k++)
-            push(c, all[k]);
+            mem_push(c->rig, all[k]);
     }
     c->batch.plan = &c->plan;
     c->batch.done = c->done;
@@ -191,17 +179,21 @@ void dc_launch(struct dc *c)
     rig_submit(c->rig, &c->ticket);
 }
 
+void dc_pull(struct dc *c)
+{
+    for (uint32_t i = 0; i < c->n_jobs; i++) {
+        mem_pull(c->rig, &c->jobs[i]->o_mem);
+        mem_pull(c->rig, &c->jobs[i]->lse_mem);
+        mem_pull(c->rig, &c->jobs[i]->user_status_mem);
+    }
+}
+
 void dc_wait(struct dc *c)
 {
     rig_wait(c->rig, &c->ticket);
     ck_assert_uint_ne(c->batch.started_ns, 0);
     ck_assert_uint_ge(c->batch.ended_ns, c->batch.started_ns);
-    for (uint32_t i = 0; i < c->n_jobs; i++) {
-        struct dc_job *job = c->jobs[i];
-        pull(c, &job->o_mem);
-        pull(c, &job->lse_mem);
-        pull(c, &job->user_status_mem);
-    }
+    dc_pull(c);
 }
 
 void dc_run(struct dc *c)

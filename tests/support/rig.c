@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "tests/support/cuda_exporter.h"
 #include "tests/support/reference.h"
 
 #define WAIT_MS   60000
@@ -32,14 +33,22 @@ bool rig_open_config(struct rig *rig, int index, const struct be_config *config)
     memset(rig, 0, sizeof(*rig));
     if (only != NULL && strcmp(only, ops->name) != 0)
         return false;
+#if defined(MLA_TEST_CUDA)
+    if (strcmp(ops->name, "cuda") == 0)
+        exporter_start(); /* before this process calls CUDA */
+#endif
     int result = be_open(&rig->be, ops, config, &err);
-    if (result != 0 && !embedded) {
+    if (result != 0 && !embedded && only == NULL) {
         printf("backend %s is not available here: %s\n", ops->name, err.text);
         return false;
     }
     ck_assert_msg(result == 0, "backend %s does not open: %d %s", ops->name, result, err.text);
     rig->facts = be_facts(&rig->be);
     rig->shared = &mem_memfd;
+#if defined(MLA_TEST_CUDA)
+    if (strcmp(ops->name, "cuda") == 0)
+        rig->shared = &mem_cuda;
+#endif
     rig->accuracy = embedded ? REF_ACCURACY_F32_P : REF_ACCURACY_E4M3_P;
     return true;
 }
@@ -186,4 +195,16 @@ void mem_drop(struct rig *rig, struct mem *mem)
     if (mem->ops != NULL)
         mem->ops->drop(rig, mem);
     memset(mem, 0, sizeof(*mem));
+}
+
+void mem_push(struct rig *rig, struct mem *mem)
+{
+    if (mem->ops != NULL)
+        mem->ops->push(rig, mem, 0, mem->bytes);
+}
+
+void mem_pull(struct rig *rig, struct mem *mem)
+{
+    if (mem->ops != NULL)
+        mem->ops->pull(rig, mem, 0, mem->bytes);
 }

@@ -33,6 +33,7 @@ struct mem {
     size_t bytes;
     struct be_region region;
     const struct mem_ops *ops;
+    void *impl; /* of ops */
 };
 
 enum mem_flag {
@@ -52,10 +53,13 @@ struct mem_ops {
 };
 
 extern const struct mem_ops mem_memfd; /* a sealed memfd, mapped here and by the backend */
+extern const struct mem_ops mem_cuda;  /* device memory of another process; in builds with the CUDA backend */
 extern const struct mem_ops mem_host;  /* be_host_alloc(): what the daemon's own records lie in */
 
 void mem_take(struct rig *rig, struct mem *mem, const struct mem_ops *ops, size_t bytes, unsigned flags);
 void mem_drop(struct rig *rig, struct mem *mem); /* nothing for one that was never taken (all zero) */
+void mem_push(struct rig *rig, struct mem *mem); /* all of it, likewise */
+void mem_pull(struct rig *rig, struct mem *mem);
 
 struct rig {
     struct be be;
@@ -79,7 +83,8 @@ int rig_backends(void);
 
 #define rig_add(tc, test) tcase_add_loop_test(tc, test, 0, rig_backends())
 
-/* False when this machine cannot run that backend, or MLA_TEST_BACKEND names another one. */
+/* False when this machine cannot run that backend, or MLA_TEST_BACKEND names another one; the one that it names must
+ * run. */
 bool rig_open(struct rig *rig, int index);
 bool rig_open_config(struct rig *rig, int index, const struct be_config *config);
 void rig_close(struct rig *rig);

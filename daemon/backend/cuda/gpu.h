@@ -1,0 +1,188 @@
+/* Inside of the CUDA backend.
+ *
+ * One thread, the GPU thread, makes every call to the driver: it opens the library, owns the primary context, takes
+ * requests in order and polls for what has come: completions, words, requests. The loop's functions touch the rings and
+ * the pinned arena only, so that nothing the driver does can hold up the loop.
+ *
+ * Requests that end later stand in slots, first in first out: launches and aborts with status words, which end when
+ * the stream has written the slot's completion word; unmaps and plain aborts, which are carried out when everything
+ * before them has ended. One stream, so that batches run and end in order and share one workspace.
+ *
+ * A sticky error (cu_sticky) latches the backend as lost: BE_FATAL is reported once and the driver is not called again,
+ * not even to free anything; the process is expected to end.
+ */
+#ifndef MLA_DAEMON_BACKEND_CUDA_GPU_H
+#define MLA_DAEMON_BACKEND_CUDA_GPU_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <uthash.h>
+
+#include "daemon/backend/backend.h"
+#include "daemon/backend/cuda/host_arena.h"
+#include "daemon/backend/port.h"
+#include "daemon/backend/watch.h"
+#include "daemon/util/list.h"
+#include "kernels/host/cuda_driver.h"
+#include "kernels/host/mla_kernels.h"
+
+#define CU_SLOTS        8u           /* requests that have begun and not ended */
+#define CU_BLOB_BYTES   (256u << 10) /* of a slot; larger plans are read from pinned memory */
+#define CU_STATUS_WORDS 512u         /* of a slot, all alike: what an abort writes, in pieces of this size */
+#define CU_HOST_BYTES   (64u << 20)  /* be_config.host_bytes 0 */
+#define CU_PAUSE_MIN_NS UINT64_C(20000)
+#define CU_QUERY_NS     UINT64_C(1000000) /* between two questions to the driver whether all is well, while busy */
+
+/* An allocation of another process, opened once however many regions lie in it. */
+struct cu_ipc {
+    CUipcMemHandle handle; /* the key */
+    CUdeviceptr address;
+    uint64_t bytes; /* from address to the end of the allocation */
+    uint32_t uses;
+    UT_hash_handle hh;
+};
+
+/* region->impl: what a mapped region holds. */
+struct cu_mapping {
+    struct list node; /* of struct backend's mappings */
+    struct be_region *region;
+    enum mla_region_kind kind;
+    struct cu_ipc *ipc; /* CUDA_IPC */
+    CUdeviceptr va;     /* CUDA_VMM: the reservation */
+    size_t va_bytes;
+    size_t mapped_bytes; /* of it, from its beginning */
+    size_t *part_bytes;  /* what each of n_mapped calls mapped: undone by as many */
+    size_t n_mapped;
+    void *host; /* sync pages */
+    size_t host_bytes;
+    bool registered;
+    CUdeviceptr device; /* of host */
+};
+
+struct cu_slot {
+    struct be_request *request;
+    bool on_stream;  /* ends with its completion word; otherwise when it is the oldest */
+    bool host_words; /* done words are stored by the GPU thread when the batch has ended */
+    uint64_t value;  /* of the completion word */
+    CUevent started;
+    CUevent ended;
+    /* Parts of the block at struct backend's slot_memory. */
+    uint64_t *word;
+    CUdeviceptr word_device;
+    uint64_t *status;
+    unsigned char *blob;
+    CUdeviceptr blob_device;      /* of the pinned one */
+    CUdeviceptr blob_device_copy; /* in device memory */
+};
+
+enum cu_state { CU_STARTING, CU_RUNNING, CU_ENDED };
+
+struct cu_options {
+    char gpu[64];
+    char kernels_dir[4096];
+    char variant[64];
+    uint64_t spin_ns;
+    uint64_t host_bytes;
+    uint64_t workspace_bytes;
+    bool blob_pinned;
+};
+
+struct backend {
+    struct be_port port;
+    struct be_facts facts;
+    struct cu_options options;
+    struct cu_arena arena; /* the loop's, once open */
+    int64_t arena_offset;  /* device address - host address */
+
+    /* How thread and loop meet at start and end. */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    enum cu_state state; /* under lock, as the next two */
+    bool abandoned;      /* nobody waits any more: the thread frees everything when it ends */
+    struct mla_error start_error;
+
+    /* The GPU thread's. */
+    struct cuda_driver cu;
+    bool driver_open;
+    CUdevice device;
+    bool retained;
+    CUcontext context;
+    struct mla_kernels *kernels;
+    CUstream stream;
+    void *arena_memory;
+    CUdeviceptr workspace;
+    void *slot_memory;
+    CUdeviceptr slot_device; /* blobs of all slots */
+    bool word_writes;        /* cuStreamWriteValue64 is supported */
+    bool lost;
+    struct mla_error lost_error;
+    struct cu_slot slots[CU_SLOTS];
+    uint32_t first_slot;
+    uint32_t n_slots;
+    uint64_t last_value;
+    uint64_t last_ended_ns;
+    uint64_t last_query_ns;
+    struct be_request *held; /* taken from the ring, waits for a slot */
+    struct be_watches watches;
+    struct list mappings;
+    struct cu_ipc *ipc;
+};
+
+/* Deadlines of be_open() and be_close() for the GPU thread; tests shorten them. */
+extern uint64_t cu_open_deadline_ns;
+extern uint64_t cu_close_deadline_ns;
+
+/* errors.c */
+
+/* Whether nothing in this context can work after such a result. */
+bool cu_sticky(CUresult result);
+
+/* Latches the loss of the device; only the first counts. what: the call. */
+void cu_lose(struct backend *be, CUresult result, const char *what);
+
+/* True for success; latches a sticky error. */
+bool cu_ok(struct backend *be, CUresult result, const char *what);
+
+/* err = "text (call: CUDA_ERROR_X: ...)"; latches a sticky error. Returns code, or DEVICE_LOST when the device is. */
+int cu_refuse(struct backend *be, struct mla_error *err, CUresult result, const char *what, enum mla_status code,
+              const char *field, const char *text);
+
+/* open.c, device.c: on the GPU thread. 0, or positive with *err; cu_stop() afterwards in any case. */
+int cu_start(struct backend *be, struct mla_error *err);
+void cu_stop(struct backend *be);
+int cu_device_choose(struct backend *be, struct mla_error *err);
+void cu_device_facts(struct backend *be);
+int cu_device_attribute(struct backend *be, CUdevice_attribute attribute);
+
+/* thread.c */
+void *cu_main(void *backend);
+void cu_free(struct backend *be); /* what both threads share; when the GPU thread has ended or never was */
+
+/* launch.c: on the GPU thread. */
+int cu_slots_open(struct backend *be, struct mla_error *err);
+void cu_slots_close(struct backend *be);
+bool cu_slots_full(const struct backend *be);
+void cu_begin(struct backend *be, struct be_request *request); /* LAUNCH, ABORT, UNMAP */
+bool cu_end_some(struct backend *be);                          /* whether any has ended */
+void cu_query(struct backend *be);                             /* asks the driver whether the context is well */
+
+/* memory.c: on the GPU thread. 0, or positive with *err and nothing mapped. unmap: the first error, all is undone as
+ * far as the driver lets. */
+int cu_map(struct backend *be, struct be_region *region, struct mla_error *err);
+int cu_unmap(struct backend *be, struct be_region *region, struct mla_error *err);
+void cu_unmap_all(struct backend *be);
+
+/* memory_ipc.c, memory_vmm.c, memory_sync.c: the same for one kind; region->address and ->host are set by them. */
+int cu_ipc_map(struct backend *be, struct be_region *region, struct cu_mapping *mapping, struct mla_error *err);
+int cu_ipc_unmap(struct backend *be, struct cu_mapping *mapping, struct mla_error *err);
+int cu_vmm_map(struct backend *be, struct be_region *region, struct cu_mapping *mapping, struct mla_error *err);
+int cu_vmm_unmap(struct backend *be, struct cu_mapping *mapping, struct mla_error *err);
+int cu_sync_map(struct backend *be, struct be_region *region, struct cu_mapping *mapping, struct mla_error *err);
+int cu_sync_unmap(struct backend *be, struct cu_mapping *mapping, struct mla_error *err);
+
+/* Device address of a word in a mapped sync page; 0 for any other. */
+CUdeviceptr cu_sync_address(const struct backend *be, const uint64_t *word);
+
+#endif

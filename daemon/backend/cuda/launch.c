@@ -1,0 +1,268 @@
+#include <string.h>
+
+#include "daemon/backend/cuda/gpu.h"
+#include "daemon/util/clock.h"
+
+#define LINE_BYTES 64u
+
+/* Pinned memory of one slot: a line for the word, the status words, the blob. */
+#define SLOT_BYTES (LINE_BYTES + CU_STATUS_WORDS * 8u + CU_BLOB_BYTES)
+
+int cu_slots_open(struct backend *be, struct mla_error *err)
+{
+    CUdeviceptr device = 0;
+    const char *call = "cuMemHostAlloc";
+    CUresult r = be->cu.cuMemHostAlloc(&be->slot_memory, (size_t)CU_SLOTS * SLOT_BYTES,
+                                       CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+    if (r == CUDA_SUCCESS) {
+        memset(be->slot_memory, 0, (size_t)CU_SLOTS * SLOT_BYTES);
+        call = "cuMemHostGetDevicePointer";
+        r = be->cu.cuMemHostGetDevicePointer(&device, be->slot_memory, 0);
+    }
+    if (r == CUDA_SUCCESS) {
+        call = "cuMemAlloc";
+        r = be->cu.cuMemAlloc(&be->slot_device, (size_t)CU_SLOTS * CU_BLOB_BYTES);
+    }
+    for (size_t i = 0; i < CU_SLOTS && r == CUDA_SUCCESS; i++) {
+        struct cu_slot *slot = &be->slots[i];
+        unsigned char *at = (unsigned char *)be->slot_memory + i * SLOT_BYTES;
+        slot->word = (uint64_t *)(void *)at;
+        slot->word_device = device + i * SLOT_BYTES;
+        slot->status = (uint64_t *)(void *)(at + LINE_BYTES);
+        slot->blob = at + LINE_BYTES + CU_STATUS_WORDS * 8u;
+        slot->blob_device = slot->word_device + LINE_BYTES + CU_STATUS_WORDS * 8u;
+        slot->blob_device_copy = be->slot_device + i * CU_BLOB_BYTES;
+        call = "cuEventCreate";
+        r = be->cu.cuEventCreate(&slot->started, CU_EVENT_DEFAULT);
+        if (r == CUDA_SUCCESS)
+            r = be->cu.cuEventCreate(&slot->ended, CU_EVENT_DEFAULT);
+    }
+    return r == CUDA_SUCCESS ? 0 : cu_refuse(be, err, r, call, MLA_OUT_OF_MEMORY, NULL, "no memory for work in flight");
+}
+
+void cu_slots_close(struct backend *be)
+{
+    for (size_t i = 0; i < 2 * (size_t)CU_SLOTS; i++) {
+        CUevent event = i % 2 == 0 ? be->slots[i / 2].started : be->slots[i / 2].ended;
+        if (event && !be->lost)
+            cu_ok(be, be->cu.cuEventDestroy(event), "cuEventDestroy");
+    }
+    if (be->slot_device && !be->lost)
+        cu_ok(be, be->cu.cuMemFree(be->slot_device), "cuMemFree");
+    if (be->slot_memory && !be->lost)
+        cu_ok(be, be->cu.cuMemFreeHost(be->slot_memory), "cuMemFreeHost");
+}
+
+bool cu_slots_full(const struct backend *be)
+{
+    return be->n_slots == CU_SLOTS;
+}
+
+/* ---- beginning ---- */
+
+static uint64_t device_of(const struct backend *be, const void *host)
+{
+    return (uint64_t)(uintptr_t)host + (uint64_t)be->arena_offset;
+}
+
+/* Where kernels find plan and records: in the pinned memory that the loop wrote, read as it stands there. */
+static void blob_in_place(const struct backend *be, const struct be_batch *batch, struct mla_abi_launch *launch)
+{
+    const struct plan *plan = batch->plan;
+    memset(launch, 0, sizeof *launch);
+    launch->jobs = device_of(be, batch->jobs);
+    launch->seqs = device_of(be, batch->seqs);
+    launch->tiles = device_of(be, plan->tiles);
+    launch->items = device_of(be, plan->items);
+    launch->reduces = device_of(be, plan->reduces);
+    launch->partial_o = (uint64_t)be->workspace;
+    launch->partial_lse = launch->partial_o + (uint64_t)plan->partial_rows * MLA_ABI_V_DIM * sizeof(float);
+    launch->n_items = plan->n_items;
+    launch->n_reduces = plan->n_reduces;
+    launch->n_jobs = batch->n_jobs;
+    launch->n_seqs = batch->n_seqs;
+    for (uint32_t j = 0; j < batch->n_jobs; j++)
+        if (batch->jobs[j].user_status != 0)
+            launch->flags |= MLA_ABI_LAUNCH_USER_STATUS;
+}
+
+/* One copy in front of the kernels, or none: see cuda.h. */
+static bool put_blob(struct backend *be, const struct be_batch *batch, struct cu_slot *slot,
+                     struct mla_abi_launch *launch)
+{
+    size_t bytes = mla_kernels_blob_bytes(batch->plan, batch->n_jobs, batch->n_seqs);
+    if (be->options.blob_pinned || bytes > CU_BLOB_BYTES) {
+        blob_in_place(be, batch, launch);
+        return true;
+    }
+    mla_kernels_blob_write(batch->plan, batch->jobs, batch->n_jobs, batch->seqs, batch->n_seqs, slot->blob,
+                           (uint64_t)slot->blob_device_copy, (uint64_t)be->workspace, launch);
+    CUresult r = be->cu.cuMemcpyHtoDAsync(slot->blob_device_copy, slot->blob, bytes, be->stream);
+    if (r != CUDA_SUCCESS)
+        cu_lose(be, r, "cuMemcpyHtoDAsync");
+    return r == CUDA_SUCCESS;
+}
+
+/* A launch cannot be refused any more, and half of one cannot be taken back: every failure is the end of the device. */
+static bool call_ok(struct backend *be, CUresult r, const char *call)
+{
+    if (r != CUDA_SUCCESS)
+        cu_lose(be, r, call);
+    return r == CUDA_SUCCESS;
+}
+
+static bool write_done_words(struct backend *be, const struct be_batch *batch, struct cu_slot *slot)
+{
+    slot->host_words = !be->word_writes;
+    for (uint32_t i = 0; i < batch->n_done && !slot->host_words; i++)
+        slot->host_words = cu_sync_address(be, batch->done[i].word) == 0;
+    for (uint32_t i = 0; i < batch->n_done && !slot->host_words; i++)
+        if (!call_ok(be,
+                     be->cu.cuStreamWriteValue64(be->stream, cu_sync_address(be, batch->done[i].word),
+                                                 batch->done[i].value, CU_STREAM_WRITE_VALUE_DEFAULT),
+                     "cuStreamWriteValue64"))
+            return false;
+    return true;
+}
+
+/* The end of what a slot has on the stream. */
+static bool put_end(struct backend *be, struct cu_slot *slot)
+{
+    slot->on_stream = true;
+    slot->value = ++be->last_value;
+    if (!call_ok(be, be->cu.cuEventRecord(slot->ended, be->stream), "cuEventRecord"))
+        return false;
+    return !be->word_writes || call_ok(be,
+                                       be->cu.cuStreamWriteValue64(be->stream, slot->word_device, slot->value,
+                                                                   CU_STREAM_WRITE_VALUE_DEFAULT),
+                                       "cuStreamWriteValue64");
+}
+
+static bool run_kernels(struct backend *be, const struct mla_abi_launch *launch)
+{
+    CUresult r = CUDA_ERROR_UNKNOWN;
+    if (mla_kernels_launch(be->kernels, be->stream, launch, &r) == 0)
+        return true;
+    cu_lose(be, r, "cuLaunchKernelEx");
+    return false;
+}
+
+static void begin_launch(struct backend *be, struct cu_slot *slot)
+{
+    struct be_batch *batch = slot->request->batch;
+    struct mla_abi_launch launch;
+    /* Until it has ended: not before this. */
+    batch->started_ns = mla_now_ns();
+    if (!put_blob(be, batch, slot, &launch) ||
+        !call_ok(be, be->cu.cuEventRecord(slot->started, be->stream), "cuEventRecord") || !run_kernels(be, &launch) ||
+        !write_done_words(be, batch, slot) || !put_end(be, slot))
+        return;
+    struct be_event event = {.kind = BE_SUBMITTED, .request = slot->request};
+    be_port_report(&be->port, &event);
+}
+
+/* Status words by the stream, in device memory; the word itself is stored when they are there. */
+static void begin_abort(struct backend *be, struct cu_slot *slot)
+{
+    const struct be_request *request = slot->request;
+    if (request->abort.user_status == 0)
+        return;
+    for (uint32_t i = 0; i < CU_STATUS_WORDS; i++)
+        slot->status[i] = (uint64_t)request->abort.code << 32;
+    for (uint32_t s = 0; s < request->abort.n_seqs; s += CU_STATUS_WORDS) {
+        uint32_t n = request->abort.n_seqs - s < CU_STATUS_WORDS ? request->abort.n_seqs - s : CU_STATUS_WORDS;
+        CUdeviceptr to = (CUdeviceptr)(request->abort.user_status + s * sizeof(uint64_t));
+        CUresult r = be->cu.cuMemcpyHtoDAsync(to, slot->status, n * sizeof(uint64_t), be->stream);
+        if (!call_ok(be, r, "cuMemcpyHtoDAsync"))
+            return;
+    }
+    put_end(be, slot);
+}
+
+void cu_begin(struct backend *be, struct be_request *request)
+{
+    struct cu_slot *slot = &be->slots[(be->first_slot + be->n_slots) % CU_SLOTS];
+    slot->request = request;
+    slot->on_stream = false;
+    slot->host_words = false;
+    be->n_slots++;
+    if (request->op == BE_LAUNCH)
+        begin_launch(be, slot);
+    else if (request->op == BE_ABORT)
+        begin_abort(be, slot);
+}
+
+/* ---- ending ---- */
+
+/* Whether the stream is past the slot; ms: what a launch took. */
+static bool has_ended(struct backend *be, struct cu_slot *slot, float *ms)
+{
+    if (!slot->on_stream)
+        return true;
+    if (be->word_writes && __atomic_load_n(slot->word, __ATOMIC_ACQUIRE) != slot->value)
+        return false;
+    CUresult r = be->word_writes ? CUDA_SUCCESS : be->cu.cuEventQuery(slot->ended);
+    if (r == CUDA_SUCCESS && slot->request->op == BE_LAUNCH)
+        r = be->cu.cuEventElapsedTime(ms, slot->started, slot->ended);
+    if (r == CUDA_ERROR_NOT_READY)
+        return false;
+    return call_ok(be, r, "cuEventElapsedTime");
+}
+
+static void end_launch(struct backend *be, struct cu_slot *slot, float ms)
+{
+    struct be_batch *batch = slot->request->batch;
+    for (uint32_t i = 0; slot->host_words && i < batch->n_done; i++)
+        __atomic_store_n(batch->done[i].word, batch->done[i].value, __ATOMIC_RELEASE);
+    /* The device's clock gives the length, ours the end; batches do not overlap. */
+    uint64_t now = mla_now_ns();
+    uint64_t took = (uint64_t)((double)ms * 1e6);
+    uint64_t least = batch->started_ns > be->last_ended_ns ? batch->started_ns : be->last_ended_ns;
+    batch->started_ns = took > now - least ? least : now - took;
+    batch->ended_ns = now;
+    be->last_ended_ns = now;
+    struct be_event event = {.kind = BE_BATCH_DONE, .request = slot->request};
+    be_port_report(&be->port, &event);
+}
+
+static void end_abort(struct backend *be, struct be_request *request)
+{
+    if (request->abort.word)
+        __atomic_store_n(request->abort.word, request->abort.value, __ATOMIC_RELEASE);
+    be_port_done(&be->port, request, NULL);
+}
+
+static void end_unmap(struct backend *be, struct be_request *request)
+{
+    struct mla_error error = {.code = MLA_OK};
+    cu_unmap(be, request->region, &error);
+    if (!be->lost)
+        be_port_done(&be->port, request, &error);
+}
+
+bool cu_end_some(struct backend *be)
+{
+    bool any = false;
+    float ms = 0;
+    while (!be->lost && be->n_slots != 0 && has_ended(be, &be->slots[be->first_slot], &ms)) {
+        struct cu_slot *slot = &be->slots[be->first_slot];
+        if (slot->request->op == BE_LAUNCH)
+            end_launch(be, slot, ms);
+        else if (slot->request->op == BE_ABORT)
+            end_abort(be, slot->request);
+        else
+            end_unmap(be, slot->request);
+        be->first_slot = (be->first_slot + 1) % CU_SLOTS;
+        be->n_slots--;
+        any = true;
+    }
+    return any;
+}
+
+void cu_query(struct backend *be)
+{
+    CUresult r = be->cu.cuStreamQuery(be->stream);
+    be->last_query_ns = mla_now_ns();
+    if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY)
+        cu_lose(be, r, "cuStreamQuery");
+}

@@ -1,0 +1,137 @@
+#include <sys/prctl.h>
+
+#include "daemon/backend/cuda/gpu.h"
+#include "daemon/util/clock.h"
+
+static void word_came(void *backend, struct be_request *watch, bool aborted)
+{
+    struct backend *be = backend;
+    struct be_event event = {.kind = BE_READY, .request = watch, .aborted = aborted};
+    be_port_report(&be->port, &event);
+}
+
+static void map(struct backend *be, struct be_request *request)
+{
+    struct mla_error error = {.code = MLA_OK};
+    cu_map(be, request->region, &error);
+    if (!be->lost)
+        be_port_done(&be->port, request, &error);
+}
+
+static void run(struct backend *be, struct be_request *request)
+{
+    switch (request->op) {
+    case BE_MAP:
+        map(be, request);
+        break;
+    case BE_WATCH:
+        /* Without memory reported as aborted: the job fails, and nothing waits for ever. */
+        if (be_watches_add(&be->watches, request) != 0)
+            word_came(be, request, true);
+        break;
+    case BE_UNWATCH:
+        be_watches_remove(&be->watches, request->unwatch);
+        be_port_done(&be->port, request, NULL);
+        break;
+    case BE_LAUNCH:
+    case BE_ABORT:
+    case BE_UNMAP:
+        cu_begin(be, request);
+        break;
+    }
+}
+
+/* Requests start in order: one that needs a slot while there is none holds up those behind it. */
+static bool take(struct backend *be, struct be_request **request)
+{
+    if (!be->held && !be_port_take(&be->port, &be->held))
+        be->held = NULL;
+    if (!be->held ||
+        (cu_slots_full(be) && be->held->op != BE_MAP && be->held->op != BE_WATCH && be->held->op != BE_UNWATCH))
+        return false;
+    *request = be->held;
+    be->held = NULL;
+    return true;
+}
+
+/* A fault of the device shows in the driver's answers only: a completion word then never comes. */
+static void look_after(struct backend *be, uint64_t now)
+{
+    uint64_t interval = be->n_slots != 0 ? CU_QUERY_NS : BE_PORT_IDLE_NS;
+    if (now - be->last_query_ns >= interval)
+        cu_query(be);
+}
+
+static uint64_t next_pause_ns(const struct backend *be, uint64_t now)
+{
+    uint64_t quiet = now - be->port.active_ns;
+    if (be->n_slots != 0 || be->watches.n != 0)
+        return be_port_pause_ns(quiet, be->options.spin_ns, CU_PAUSE_MIN_NS);
+    return quiet < be->options.spin_ns ? 0 : BE_PORT_IDLE_NS;
+}
+
+static void serve(struct backend *be)
+{
+    struct be_request *request;
+    be_port_beat(&be->port);
+    bool any = cu_end_some(be);
+    if (!be->lost && take(be, &request)) {
+        run(be, request);
+        any = true;
+    }
+    if (be->lost)
+        return;
+    be_watches_poll(&be->watches, word_came, be);
+    uint64_t now = mla_now_ns();
+    if (any) {
+        be->port.active_ns = now;
+        return;
+    }
+    look_after(be, now);
+    uint64_t pause = be->lost ? 0 : next_pause_ns(be, now);
+    if (pause != 0)
+        be_port_pause(&be->port, pause);
+}
+
+/* Nothing is answered any more; requests are taken so that their ring does not fill. */
+static void serve_lost(struct backend *be)
+{
+    struct be_request *request;
+    be_port_beat(&be->port);
+    while (be_port_take(&be->port, &request))
+        continue;
+    be_port_pause(&be->port, BE_PORT_IDLE_NS);
+}
+
+static bool enter(struct backend *be, enum cu_state state)
+{
+    pthread_mutex_lock(&be->lock);
+    be->state = state;
+    bool abandoned = be->abandoned;
+    pthread_cond_broadcast(&be->changed);
+    pthread_mutex_unlock(&be->lock);
+    return abandoned;
+}
+
+void *cu_main(void *argument)
+{
+    struct backend *be = argument;
+    pthread_setname_np(pthread_self(), "mlad-gpu");
+    /* Naps end when they should, not 50 us later. */
+    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+    be->start_error.code = MLA_OK;
+    if (cu_start(be, &be->start_error) == 0 && !enter(be, CU_RUNNING)) {
+        while (!be_port_stopping(&be->port) && !be->lost)
+            serve(be);
+        if (be->lost) {
+            struct be_event event = {.kind = BE_FATAL, .error = be->lost_error};
+            be_port_report(&be->port, &event);
+        }
+        while (!be_port_stopping(&be->port))
+            serve_lost(be);
+    }
+    cu_stop(be);
+    if (enter(be, CU_ENDED))
+        cu_free(be);
+    return NULL;
+}
