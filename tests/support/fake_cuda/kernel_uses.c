@@ -1,0 +1,68 @@
+/* Which memory a launch names. */
+#include <stdlib.h>
+
+#include "tests/support/fake_cuda/fake.h"
+
+static void use_tensor(struct fake_op *op, const struct mla_abi_tensor *tensor, uint64_t bytes, bool write)
+{
+    fake_op_use(op, tensor->base, bytes, write);
+}
+
+/* Extents as far as they follow from the records alone; where lengths are in the sequences, the first element. */
+static void use_job(struct fake_op *op, const struct mla_abi_job *job)
+{
+    bool any = job->n_seqs > 0;
+    uint64_t o_bytes = job->out_type == MLA_ABI_OUT_E4M3 ? 1 : job->out_type == MLA_ABI_OUT_BF16 ? 2 : 4;
+    uint64_t kv = job->num_pages > 0 && job->num_pages < (UINT32_C(1) << 30)
+                      ? (job->num_pages - 1) * job->page_stride +
+                            (MLA_ABI_PAGE_TOKENS - 1) * (uint64_t)job->row_stride + MLA_ABI_QK_DIM
+                      : 0;
+    use_tensor(op, &job->q, any ? 1 : 0, false);
+    use_tensor(op, &job->q_rope, any ? 1 : 0, false);
+    use_tensor(op, &job->o, any ? o_bytes : 0, true);
+    use_tensor(op, &job->lse, any ? sizeof(float) : 0, true);
+    fake_op_use(op, job->kv, kv, false);
+    fake_op_use(op, job->table, 0, false);
+    fake_op_use(op, job->kv_len, job->n_seqs * sizeof(int32_t), false);
+    fake_op_use(op, job->visible, 0, false);
+    fake_op_use(op, job->status, job->n_seqs * sizeof(uint64_t), true);
+    fake_op_use(op, job->user_status, job->n_seqs * sizeof(uint64_t), true);
+}
+
+static bool is_readable(uint64_t address, uint64_t bytes, bool executing)
+{
+    fake_lock();
+    const struct fake_range *range = fake_range_find(address);
+    bool fine = range && (executing || !range->block) && fake_range_covers(address, bytes, false);
+    fake_unlock();
+    return fine;
+}
+
+/* Private until the end, since others look through the op's uses under the lock. */
+void fake_kernel_uses(struct fake_op *op, bool executing)
+{
+    struct fake_op found = {0};
+    const struct mla_abi_launch *l = &op->kernel.launch;
+    if (op->kernel.function->kernel == FAKE_READ)
+        fake_op_use(&found, op->kernel.number, 1, false);
+    if (op->kernel.function->kernel == FAKE_DECODE || op->kernel.function->kernel == FAKE_REDUCE) {
+        uint64_t jobs_bytes = l->n_jobs * sizeof(struct mla_abi_job);
+        fake_op_use(&found, l->jobs, jobs_bytes, false);
+        fake_op_use(&found, l->seqs, l->n_seqs * sizeof(struct mla_abi_seq), false);
+        fake_op_use(&found, l->tiles, 0, false);
+        fake_op_use(&found, l->items, l->n_items * sizeof(struct mla_abi_item), false);
+        fake_op_use(&found, l->reduces, l->n_reduces * sizeof(struct mla_abi_reduce), false);
+        if (l->n_reduces > 0) {
+            fake_op_use(&found, l->partial_o, 1, true);
+            fake_op_use(&found, l->partial_lse, 1, true);
+        }
+        if (l->n_jobs > 0 && is_readable(l->jobs, jobs_bytes, executing))
+            for (uint32_t j = 0; j < l->n_jobs; j++)
+                use_job(&found, &((const struct mla_abi_job *)(uintptr_t)l->jobs)[j]);
+    }
+    fake_lock();
+    free(op->uses);
+    op->uses = found.uses;
+    op->n_uses = found.n_uses;
+    fake_unlock();
+}
