@@ -51,11 +51,16 @@ int mlac_copy_in(void *out, size_t out_size, const void *in, size_t least);
 
 /* Closes and frees; hands nothing out. */
 void mlac_destroy(struct mla_client *c);
+enum mla_status mlac_system_error(struct mla_client *c, int why, const char *what);
 
 /* ---- socket (client_io.c) ---- */
 
-/* Point in time of a timeout from now; MLA_FOREVER stays. */
+/* Point in time of a timeout from now; MLA_FOREVER stays. And back: what is left of it. */
 uint64_t mlac_deadline(uint64_t timeout_us);
+uint64_t mlac_left_us(uint64_t deadline_ns);
+
+/* Closes the socket, for the daemon and the watcher too. */
+void mlac_hang_up(struct mla_client *c);
 
 enum mlac_outcome { MLAC_DONE, MLAC_EXPIRED, MLAC_LOST };
 
@@ -75,16 +80,16 @@ enum mla_status mlac_begin(struct mla_client *c);
 /* Sends msg and waits. OK: *reply (may be NULL) is valid until the next step of the core. Else the last error is set;
  * PENDING: the request goes on as mlac_request_leave() says. object: what an ending call is about; when the same call
  * was given up before, that request is waited for and msg is not sent. */
-enum mla_status mlac_call(struct mla_client *c, const struct mla_message *msg, int fd, uint64_t object,
-                          uint64_t timeout_us, const struct mla_message **reply);
+enum mla_status mlac_call(struct mla_client *c, const struct mla_message *msg, const int *fds, size_t n_fds,
+                          uint64_t object, uint64_t timeout_us, const struct mla_message **reply);
 
 /* Sends msg and leaves it; refusals of table sets become events. */
 enum mla_status mlac_post(struct mla_client *c, const struct mla_message *msg, uint64_t object);
 
 /* ---- sync pages (client_sync.c) ---- */
 
-/* The mapped word at a location, or NULL when it is none of this client's. */
-uint64_t *mlac_sync_find(const struct mla_client *c, const struct mla_location *at);
+/* The n mapped 64-bit words at a location, or NULL when they are none of this client's. */
+uint64_t *mlac_sync_find(const struct mla_client *c, const struct mla_location *at, uint32_t n);
 /* The client goes away: its sync pages live on alone. */
 void mlac_sync_orphan(struct mla_client *c);
 

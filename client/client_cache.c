@@ -34,7 +34,7 @@ enum mla_status mla_cache_define(struct mla_client *client, const struct mla_cac
     msg.define_cache.tokens_per_entry = d.tokens_per_entry;
     msg.define_cache.label = d.label;
     const struct mla_message *reply;
-    status = mlac_call(client, &msg, -1, 0, timeout_us, &reply);
+    status = mlac_call(client, &msg, NULL, 0, 0, timeout_us, &reply);
     if (status == MLA_OK)
         *out = reply->define_cache_reply.cache;
     return status;
@@ -55,7 +55,7 @@ enum mla_status mla_cache_publish(struct mla_client *client, mla_cache_id cache,
     msg.publish_cache.name = name;
     msg.publish_cache.gids = gids;
     msg.publish_cache.n_gids = n_gids;
-    return mlac_call(client, &msg, -1, 0, timeout_us, NULL);
+    return mlac_call(client, &msg, NULL, 0, 0, timeout_us, NULL);
 }
 
 enum mla_status mla_cache_attach(struct mla_client *client, uint32_t owner_uid, const char *name, uint64_t wait_us,
@@ -73,7 +73,7 @@ enum mla_status mla_cache_attach(struct mla_client *client, uint32_t owner_uid, 
     msg.attach_cache.name = name;
     msg.attach_cache.wait_us = wait_us;
     const struct mla_message *reply;
-    status = mlac_call(client, &msg, -1, 0, timeout_us, &reply);
+    status = mlac_call(client, &msg, NULL, 0, 0, timeout_us, &reply);
     if (status != MLA_OK)
         return status;
     const struct mla_attach_cache_reply *r = &reply->attach_cache_reply;
@@ -93,7 +93,7 @@ enum mla_status mla_cache_detach(struct mla_client *client, mla_cache_id cache, 
     struct mla_message msg;
     mla_message_init(&msg, MLA_MSG_DETACH_CACHE);
     msg.detach_cache.cache = cache;
-    return mlac_call(client, &msg, -1, cache, timeout_us, NULL);
+    return mlac_call(client, &msg, NULL, 0, cache, timeout_us, NULL);
 }
 
 enum mla_status mla_cache_drop(struct mla_client *client, mla_cache_id cache, uint64_t timeout_us)
@@ -104,7 +104,7 @@ enum mla_status mla_cache_drop(struct mla_client *client, mla_cache_id cache, ui
     struct mla_message msg;
     mla_message_init(&msg, MLA_MSG_DROP_CACHE);
     msg.drop_cache.cache = cache;
-    return mlac_call(client, &msg, -1, cache, timeout_us, NULL);
+    return mlac_call(client, &msg, NULL, 0, cache, timeout_us, NULL);
 }
 
 /* ---- table sets ---- */
@@ -136,7 +136,7 @@ enum mla_status mla_tables_put(struct mla_client *client, const struct mla_table
     msg.put_table_set.tokens_per_entry = t.tokens_per_entry;
     if (!timeout_us)
         return mlac_post(client, &msg, t.id);
-    return mlac_call(client, &msg, -1, t.id, timeout_us, NULL);
+    return mlac_call(client, &msg, NULL, 0, t.id, timeout_us, NULL);
 }
 
 enum mla_status mla_tables_drop(struct mla_client *client, mla_tables_id id, uint64_t timeout_us)
@@ -149,5 +149,5 @@ enum mla_status mla_tables_drop(struct mla_client *client, mla_tables_id id, uin
     msg.drop_table_set.id = id;
     if (!timeout_us)
         return mlac_post(client, &msg, id);
-    return mlac_call(client, &msg, -1, id, timeout_us, NULL);
+    return mlac_call(client, &msg, NULL, 0, id, timeout_us, NULL);
 }

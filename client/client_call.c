@@ -45,8 +45,8 @@ static enum mla_status wait_for(struct mla_client *c, struct mlac_request *r, ui
     }
 }
 
-enum mla_status mlac_call(struct mla_client *c, const struct mla_message *msg, int fd, uint64_t object,
-                          uint64_t timeout_us, const struct mla_message **reply)
+enum mla_status mlac_call(struct mla_client *c, const struct mla_message *msg, const int *fds, size_t n_fds,
+                          uint64_t object, uint64_t timeout_us, const struct mla_message **reply)
 {
     enum mla_status status;
     struct mla_error err;
@@ -57,7 +57,7 @@ enum mla_status mlac_call(struct mla_client *c, const struct mla_message *msg, i
         status = wait_for(c, r, timeout_us, reply);
     } else if (!(r = mlac_request_new(&c->core, msg->type, MLAC_CALL))) {
         return no_memory(c);
-    } else if (mlac_core_send(&c->core, r, msg, fd, &err)) {
+    } else if (mlac_core_send(&c->core, r, msg, fds, n_fds, &err)) {
         mlac_request_free(&c->core, r);
         return mlac_refused(c, &err);
     } else {
@@ -74,7 +74,7 @@ enum mla_status mlac_post(struct mla_client *c, const struct mla_message *msg, u
     struct mlac_request *r = mlac_request_new(&c->core, msg->type, MLAC_QUIET);
     if (!r)
         return no_memory(c);
-    if (mlac_core_send(&c->core, r, msg, -1, &err)) {
+    if (mlac_core_send(&c->core, r, msg, NULL, 0, &err)) {
         mlac_request_free(&c->core, r);
         return mlac_refused(c, &err);
     }

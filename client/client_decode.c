@@ -75,15 +75,16 @@ static struct mlac_request *submit(struct mla_client *c, const struct mla_decode
         mlac_fail(c, MLA_OUT_OF_MEMORY, NULL, "no memory for another request in flight");
         return NULL;
     }
-    if (mlac_core_send(&c->core, r, &msg, -1, &err)) {
+    if (mlac_core_send(&c->core, r, &msg, NULL, 0, &err)) {
         mlac_request_free(&c->core, r);
         mlac_refused(c, &err);
         return NULL;
     }
     r->callback = callback;
     r->user = user;
-    r->done_word = mlac_sync_find(c, &a.done);
-    r->done_value = a.done_value;
+    uint64_t *status_word = a.n_status ? mlac_sync_find(c, &a.status, a.n_status) : NULL;
+    mlac_request_arm(&c->core, r, mlac_sync_find(c, &a.done, 1), a.done_value, status_word,
+                     status_word ? a.n_status : 0);
     mlac_io_flush(c);
     return r;
 }

@@ -33,6 +33,14 @@ enum mla_status mlac_fail(struct mla_client *c, enum mla_status status, const ch
     return status;
 }
 
+enum mla_status mla_set_error(struct mla_client *client, const struct mla_error_info *info)
+{
+    if (!client || !info)
+        return MLA_INVALID_ARGUMENT;
+    client->error = *info;
+    return info->status;
+}
+
 enum mla_status mlac_refused(struct mla_client *c, const struct mla_error *err)
 {
     mlac_error_info(&c->error, err);

@@ -18,11 +18,23 @@ uint64_t mlac_deadline(uint64_t timeout_us)
     return now + timeout_us * MLA_NS_PER_US;
 }
 
-/* Closing takes the socket out of the epoll set; the core has answered what was in flight. */
-static void hang_up(struct mla_client *c)
+uint64_t mlac_left_us(uint64_t deadline_ns)
 {
-    if (c->sock >= 0)
-        close(c->sock);
+    uint64_t now = mla_now_ns();
+    if (deadline_ns == MLA_FOREVER)
+        return MLA_FOREVER;
+    return deadline_ns > now ? (deadline_ns - now) / MLA_NS_PER_US : 0;
+}
+
+/* Closing takes the socket out of the epoll set; the core has answered what was in flight. The watcher has a descriptor
+ * of its own, so that only a shutdown ends the connection, and the watcher's waiting. */
+void mlac_hang_up(struct mla_client *c)
+{
+    if (c->sock < 0)
+        return;
+    if (c->core.watch)
+        shutdown(c->sock, SHUT_RDWR);
+    close(c->sock);
     c->sock = -1;
 }
 
@@ -106,7 +118,7 @@ enum mlac_outcome mlac_io_wait(struct mla_client *c, uint64_t awaited, uint64_t 
         if (step == MLAC_AWAITED)
             return MLAC_DONE;
         if (step == MLAC_ENDED) {
-            hang_up(c);
+            mlac_hang_up(c);
             return MLAC_LOST;
         }
         if (!awaited && !list_empty(&c->core.ready))
@@ -122,7 +134,7 @@ enum mlac_outcome mlac_io_wait(struct mla_client *c, uint64_t awaited, uint64_t 
 void mlac_io_settle(struct mla_client *c)
 {
     if (c->core.ended)
-        hang_up(c);
+        mlac_hang_up(c);
     bool want_out = c->sock >= 0 && mlac_core_sending(&c->core) && !c->send_dead;
     if (c->sock >= 0 && want_out != c->armed_out) {
         struct epoll_event ev = {.events = want_out ? EPOLLIN | EPOLLOUT : EPOLLIN};

@@ -13,10 +13,14 @@
 
 #include "daemon/util/clock.h"
 
-#define DEFAULT_SOCKET   "/run/mlad/mlad.sock"
-#define RETRY_FIRST_US   500
-#define RETRY_LAST_US    20000
-#define KNOWN_FEATURES   (MLA_FEATURE_DECODE | MLA_FEATURE_MEMFD | MLA_FEATURE_SYNC | MLA_FEATURE_PUBLISH)
+#include "client/watch.h"
+
+#define DEFAULT_SOCKET "/run/mlad/mlad.sock"
+#define RETRY_FIRST_US 500
+#define RETRY_LAST_US  20000
+#define KNOWN_FEATURES                                                                                                 \
+    (MLA_FEATURE_DECODE | MLA_FEATURE_MEMFD | MLA_FEATURE_CUDA_IPC | MLA_FEATURE_CUDA_VMM | MLA_FEATURE_SYNC |         \
+     MLA_FEATURE_SUSPEND | MLA_FEATURE_PUBLISH)
 #define STRINGIFY(x)     #x
 #define VERSION(a, b, c) STRINGIFY(a) "." STRINGIFY(b) "." STRINGIFY(c)
 
@@ -32,9 +36,10 @@ const struct mla_server_info *mla_server(const struct mla_client *client)
 
 void mlac_destroy(struct mla_client *c)
 {
+    mlac_hang_up(c);
+    mlac_watch_stop(c->core.watch);
+    c->core.watch = NULL;
     mlac_sync_orphan(c);
-    if (c->sock >= 0)
-        close(c->sock);
     if (c->epoll >= 0)
         close(c->epoll);
     if (c->wake >= 0)
@@ -43,7 +48,7 @@ void mlac_destroy(struct mla_client *c)
     free(c);
 }
 
-static enum mla_status system_error(struct mla_client *c, int why, const char *what)
+enum mla_status mlac_system_error(struct mla_client *c, int why, const char *what)
 {
     char name[64];
     const char *text = strerror_r(why, name, sizeof(name));
@@ -71,12 +76,12 @@ static enum mla_status create_fds(struct mla_client *c)
     struct epoll_event ev = {.events = EPOLLIN};
     c->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (c->epoll < 0)
-        return system_error(c, errno, "epoll_create1");
+        return mlac_system_error(c, errno, "epoll_create1");
     c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (c->wake < 0)
-        return system_error(c, errno, "eventfd");
+        return mlac_system_error(c, errno, "eventfd");
     if (epoll_ctl(c->epoll, EPOLL_CTL_ADD, c->wake, &ev) || epoll_ctl(c->epoll, EPOLL_CTL_ADD, c->sock, &ev))
-        return system_error(c, errno, "epoll_ctl");
+        return mlac_system_error(c, errno, "epoll_ctl");
     return MLA_OK;
 }
 
@@ -114,7 +119,7 @@ static enum mla_status connect_failed(struct mla_client *c, int why, const char 
         mlac_fail(c, MLA_PERMISSION_DENIED, "socket_path", "this user may not connect to %s", path);
         break;
     default:
-        return system_error(c, why, "connect");
+        return mlac_system_error(c, why, "connect");
     }
     c->error.value = (uint64_t)why;
     return c->error.status;
@@ -198,12 +203,8 @@ static enum mla_status greet(struct mla_client *c, const struct mla_options *o, 
     msg.hello.pid_hint = (uint32_t)getpid();
     msg.hello.gpu_uuid = o->gpu_uuid;
 
-    uint64_t now = mla_now_ns();
-    uint64_t left_us = deadline_ns == MLA_FOREVER ? MLA_FOREVER
-                       : deadline_ns > now        ? (deadline_ns - now) / MLA_NS_PER_US
-                                                  : 0;
     const struct mla_message *reply;
-    enum mla_status status = mlac_call(c, &msg, -1, 0, left_us, &reply);
+    enum mla_status status = mlac_call(c, &msg, NULL, 0, 0, mlac_left_us(deadline_ns), &reply);
     if (status == MLA_PENDING)
         return mlac_fail(c, MLA_TIMED_OUT, NULL, "the daemon accepted the connection and did not answer");
     if (status != MLA_OK)

@@ -59,7 +59,7 @@ static const struct mla_message *ask(struct mla_client *c, uint16_t type, enum m
     mla_message_init(&msg, type);
     if (type == MLA_MSG_STATUS)
         msg.status.what = what;
-    mlac_call(c, &msg, -1, 0, timeout_us, &reply);
+    mlac_call(c, &msg, NULL, 0, 0, timeout_us, &reply);
     return reply;
 }
 
@@ -271,7 +271,7 @@ enum mla_status mla_drain(struct mla_client *client, const uint64_t *deadline_us
     msg.drain.has_deadline_us = deadline_us != NULL;
     msg.drain.deadline_us = deadline_us ? *deadline_us : 0;
     const struct mla_message *reply;
-    status = mlac_call(client, &msg, -1, 0, timeout_us, &reply);
+    status = mlac_call(client, &msg, NULL, 0, 0, timeout_us, &reply);
     if (status == MLA_OK && jobs_in_flight)
         *jobs_in_flight = reply->drain_reply.jobs_in_flight;
     return status;

@@ -49,7 +49,7 @@ enum mla_status mla_sync_create(struct mla_client *client, size_t n_words, uint6
     mla_message_init(&msg, MLA_MSG_REGISTER_SYNC);
     msg.register_sync.size = s->memory.size;
     const struct mla_message *reply;
-    status = mlac_call(client, &msg, s->memory.fd, 0, timeout_us, &reply);
+    status = mlac_call(client, &msg, &s->memory.fd, 1, 0, timeout_us, &reply);
     if (status != MLA_OK) {
         mla_memory_free(&s->memory);
         free(s);
@@ -63,14 +63,22 @@ enum mla_status mla_sync_create(struct mla_client *client, size_t n_words, uint6
 }
 
 /* The words are about to be unmapped: no job may write its abort value any more. */
-static void forget_words(const struct mla_sync *s)
+static bool holds(const struct mla_sync *s, const uint64_t *word)
 {
     const uint8_t *begin = s->memory.addr;
-    list_for_each (node, &s->client->core.flight) {
+    const uint8_t *at = (const uint8_t *)word;
+    return at && at >= begin && at < begin + s->memory.size;
+}
+
+static void forget_words(const struct mla_sync *s)
+{
+    struct mlac_core *core = &s->client->core;
+    list_for_each (node, &core->flight) {
         struct mlac_request *r = list_entry(node, struct mlac_request, order);
-        const uint8_t *word = (const uint8_t *)r->done_word;
-        if (word && word >= begin && word < begin + s->memory.size)
-            r->done_word = NULL;
+        if (holds(s, r->done_word))
+            mlac_request_disarm(core, r);
+        else if (r->done_word && holds(s, r->status_word))
+            mlac_request_forget_status(core, r);
     }
 }
 
@@ -112,13 +120,14 @@ struct mla_location mla_sync_location(const struct mla_sync *sync, size_t index)
     return (struct mla_location){.region = sync->region, .offset = index * MLA_WORD_BYTES};
 }
 
-uint64_t *mlac_sync_find(const struct mla_client *c, const struct mla_location *at)
+uint64_t *mlac_sync_find(const struct mla_client *c, const struct mla_location *at, uint32_t n)
 {
     if (!at->region)
         return NULL;
     list_for_each (node, &c->syncs) {
         const struct mla_sync *s = list_entry(node, struct mla_sync, node);
-        if (s->region == at->region && at->offset % sizeof(uint64_t) == 0 && at->offset < s->memory.size)
+        if (s->region == at->region && at->offset % sizeof(uint64_t) == 0 && at->offset < s->memory.size &&
+            n <= (s->memory.size - at->offset) / sizeof(uint64_t))
             return (uint64_t *)(void *)((uint8_t *)s->memory.addr + at->offset);
     }
     return NULL;

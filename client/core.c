@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "client/watch.h"
+
 #define SLOT_BITS 20
 
 int mlac_core_init(struct mlac_core *core, size_t max_send_bytes, bool want_events)
@@ -58,6 +60,7 @@ static bool pool_grow(struct mlac_core *core)
         return false;
     r->slot = core->n_slots;
     list_init(&r->ready.node);
+    list_init(&r->watched);
     list_push_back(&core->spare, &r->order);
     core->slots[core->n_slots++] = r;
     return true;
@@ -75,8 +78,6 @@ struct mlac_request *mlac_request_new(struct mlac_core *core, uint16_t type, enu
     r->role = role;
     r->state = MLAC_FLIGHT;
     r->object = 0;
-    r->done_word = NULL;
-    r->done_value = 0;
     r->callback = NULL;
     r->user = NULL;
     core->n_jobs += role == MLAC_JOB;
@@ -92,11 +93,12 @@ struct mlac_request *mlac_request_find(const struct mlac_core *core, uint64_t id
     return r->state != MLAC_FREE && r->id == id ? r : NULL;
 }
 
-/* Ids of regions and caches are never given twice, so a second call for the same one means the same thing. Table sets
- * are named by the caller and are not among these. */
+/* Ids of regions and caches are never given twice, so a second call for the same one means the same thing (a SUSPEND's
+ * record ends with the RESUME behind it). Table sets are named by the caller and are not among these. */
 static bool ends_object(uint16_t type)
 {
-    return type == MLA_MSG_UNREGISTER_REGION || type == MLA_MSG_DROP_CACHE || type == MLA_MSG_DETACH_CACHE;
+    return type == MLA_MSG_UNREGISTER_REGION || type == MLA_MSG_DROP_CACHE || type == MLA_MSG_DETACH_CACHE ||
+           type == MLA_MSG_SUSPEND;
 }
 
 struct mlac_request *mlac_request_find_closing(const struct mlac_core *core, uint16_t type, uint64_t object)
@@ -111,6 +113,7 @@ struct mlac_request *mlac_request_find_closing(const struct mlac_core *core, uin
 
 void mlac_request_retire(struct mlac_core *core, struct mlac_request *r)
 {
+    mlac_request_disarm(core, r);
     core->n_jobs -= r->role == MLAC_JOB;
     r->role = MLAC_CALL;
     r->state = MLAC_FREE;
@@ -166,19 +169,36 @@ void mlac_error_info(struct mla_error_info *out, const struct mla_error *err)
     snprintf(out->text, sizeof(out->text), "%s", err->text[0] ? err->text : mla_status_text(err->code));
 }
 
-/* ---- end ---- */
+/* ---- words ---- */
 
-/* A waiting stream goes on: it compares by signed difference. A word that has come to its value is left alone, for the
- * daemon may have written it as its last act. */
-static void abort_done_word(struct mlac_request *r)
+void mlac_request_arm(struct mlac_core *core, struct mlac_request *r, uint64_t *done, uint64_t value, uint64_t *status,
+                      uint32_t n_status)
 {
-    if (!r->done_word)
+    if (!done)
         return;
-    uint64_t now = mla_word_load(r->done_word);
-    if (!mla_word_reached(now, r->done_value))
-        mla_word_store(r->done_word, r->done_value + MLA_ABORT_OFFSET);
+    r->done_word = done;
+    r->done_value = value;
+    r->status_word = status;
+    r->n_status = n_status;
+    if (core->watch)
+        mlac_watch_add(core->watch, r);
+}
+
+void mlac_request_disarm(struct mlac_core *core, struct mlac_request *r)
+{
+    if (r->done_word && core->watch)
+        mlac_watch_remove(core->watch, r);
     r->done_word = NULL;
 }
+
+void mlac_request_forget_status(struct mlac_core *core, struct mlac_request *r)
+{
+    uint64_t *done = r->done_word;
+    mlac_request_disarm(core, r);
+    mlac_request_arm(core, r, done, r->done_value, NULL, 0);
+}
+
+/* ---- end ---- */
 
 static void answer_disconnected(struct mlac_core *core, struct mlac_request *r)
 {
@@ -207,7 +227,9 @@ void mlac_core_end(struct mlac_core *core, const struct mla_error *reason)
         core->reason.code = MLA_PROTOCOL_ERROR;
     list_for_each_safe (node, &core->flight) {
         struct mlac_request *r = list_entry(node, struct mlac_request, order);
-        abort_done_word(r);
+        if (r->done_word)
+            mlac_abort_words(r, core->reason.code);
+        mlac_request_disarm(core, r);
         if (r->role == MLAC_CALL) {
             r->state = MLAC_ANSWERED; /* its call sees that the core has ended */
         } else if (r->role != MLAC_JOB) {

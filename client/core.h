@@ -1,5 +1,6 @@
 /* What a connection is without its socket: requests in flight, bytes to send, bytes received, answers and events to
- * hand out. No I/O, no clock, no callbacks, one thread at a time. The socket's side is client/io.h.
+ * hand out. No I/O, no clock, no callbacks, one thread at a time (the done words alone are shared with client/watch.h's
+ * thread, when there is one). The socket's side is client_io.c.
  *
  * Bytes go through two windows: mlac_core_out() shows what to send, mlac_core_in() where to receive; mlac_core_step()
  * takes one frame of what was received at a time. Whatever the peer sends, memory stays bounded by the frame caps, the
@@ -50,8 +51,11 @@ struct mlac_request {
     enum mlac_role role;
     enum mlac_state state;
     uint64_t object;     /* what an ending call or a put is about */
+    struct list watched; /* on core.watch's list while done_word is set; all of these are the watcher's to read then */
     uint64_t *done_word; /* NULL, or the mapped word that gets its abort value when the connection ends */
     uint64_t done_value;
+    uint64_t *status_word; /* n_status mapped words that get the reason just before */
+    uint32_t n_status;
     mla_decode_fn callback;
     void *user;
     struct mla_decode_result result; /* once answered */
@@ -69,9 +73,10 @@ struct mlac_core {
     uint64_t next_number;
     struct list spare;
     struct list flight;
-    struct list ready; /* struct mlac_ready, oldest first */
-    size_t n_events;   /* of them */
-    size_t n_jobs;     /* role JOB, not handed out */
+    struct list ready;        /* struct mlac_ready, oldest first */
+    struct mlac_watch *watch; /* NULL: nobody but the thread of the handle looks at done words */
+    size_t n_events;          /* of them */
+    size_t n_jobs;            /* role JOB, not handed out */
 
     /* out: bytes [out_head, out_tail) of the buffer */
     uint8_t *out;
@@ -113,10 +118,17 @@ void mlac_request_free(struct mlac_core *core, struct mlac_request *r);
 /* Nobody asks for it any more: the role it goes on in follows from its type. */
 void mlac_request_leave(struct mlac_core *core, struct mlac_request *r);
 
+/* The words of r that end its stream's waiting, from now until it is answered or freed. */
+void mlac_request_arm(struct mlac_core *core, struct mlac_request *r, uint64_t *done, uint64_t value, uint64_t *status,
+                      uint32_t n_status);
+void mlac_request_disarm(struct mlac_core *core, struct mlac_request *r);
+/* Its status words go away before its done word. */
+void mlac_request_forget_status(struct mlac_core *core, struct mlac_request *r);
+
 /* Queues the frame of msg for r. 0, or 1 with OVERLOADED, TOO_LARGE, OUT_OF_MEMORY or SYSTEM_ERROR (value: errno) in
- * *err, and nothing is queued. fd (-1: none) is duplicated. */
-int mlac_core_send(struct mlac_core *core, const struct mlac_request *r, const struct mla_message *msg, int fd,
-                   struct mla_error *err);
+ * *err, and nothing is queued. The descriptors, at most MLA_MAX_FDS_PER_FRAME, are duplicated. */
+int mlac_core_send(struct mlac_core *core, const struct mlac_request *r, const struct mla_message *msg, const int *fds,
+                   size_t n_fds, struct mla_error *err);
 
 /* What to send next: n bytes at the returned address, with fds[0 .. *n_fds) on its first byte. NULL: nothing. */
 const uint8_t *mlac_core_out(const struct mlac_core *core, size_t *n, int fds[MLA_MAX_FDS_PER_FRAME], size_t *n_fds);

@@ -181,7 +181,7 @@ static void undo(struct mlac_core *core, const struct mlac_request *r)
     }
     struct mla_error ignored;
     struct mlac_request *quiet = mlac_request_new(core, msg.type, MLAC_QUIET);
-    if (quiet && mlac_core_send(core, quiet, &msg, -1, &ignored))
+    if (quiet && mlac_core_send(core, quiet, &msg, NULL, 0, &ignored))
         mlac_request_free(core, quiet);
 }
 
@@ -220,7 +220,7 @@ static enum mlac_step answer_job(struct mlac_core *core, struct mlac_request *r,
         return MLAC_FRAME;
     }
     r->state = MLAC_ANSWERED;
-    r->done_word = NULL;
+    mlac_request_disarm(core, r);
     if (r->id == awaited)
         return MLAC_AWAITED;
     if (r->callback) {

@@ -43,6 +43,12 @@ static int out_reserve(struct mlac_core *core, size_t n)
     return 0;
 }
 
+static void fds_drop_last(struct mlac_core *core, size_t n)
+{
+    while (n--)
+        close(core->fds[--core->fds_tail].fd);
+}
+
 static int fds_push(struct mlac_core *core, uint64_t at_byte, int fd, struct mla_error *err)
 {
     if (core->fds_head == core->fds_tail)
@@ -63,8 +69,8 @@ static int fds_push(struct mlac_core *core, uint64_t at_byte, int fd, struct mla
     return 0;
 }
 
-int mlac_core_send(struct mlac_core *core, const struct mlac_request *r, const struct mla_message *msg, int fd,
-                   struct mla_error *err)
+int mlac_core_send(struct mlac_core *core, const struct mlac_request *r, const struct mla_message *msg, const int *fds,
+                   size_t n_fds, struct mla_error *err)
 {
     size_t body = mla_codec_encoded_size(msg);
     uint32_t cap = mla_wire_body_cap(msg->type);
@@ -83,10 +89,17 @@ int mlac_core_send(struct mlac_core *core, const struct mlac_request *r, const s
     uint8_t *at = core->out + core->out_tail;
     if (mla_codec_encode(msg, at + MLA_WIRE_HEADER_BYTES, body, &n) || n != body)
         return refuse(err, MLA_INTERNAL, NULL, n, body, "the request does not encode");
-    if (fd >= 0 && fds_push(core, core->sent_bytes + held, fd, err))
-        return 1;
-    const struct mla_frame_header header = {
-        .major = MLA_PROTO_MAJOR, .n_fds = fd >= 0, .type = msg->type, .body_len = (uint32_t)body, .request_id = r->id};
+    for (size_t i = 0; i < n_fds; i++) {
+        if (fds_push(core, core->sent_bytes + held, fds[i], err)) {
+            fds_drop_last(core, i);
+            return 1;
+        }
+    }
+    const struct mla_frame_header header = {.major = MLA_PROTO_MAJOR,
+                                            .n_fds = (uint8_t)n_fds,
+                                            .type = msg->type,
+                                            .body_len = (uint32_t)body,
+                                            .request_id = r->id};
     mla_wire_pack(&header, at);
     core->out_tail += frame;
     return 0;

@@ -7,7 +7,8 @@
  * Time. Every call that may wait has a timeout_us: 0 looks once and does not wait, MLA_FOREVER waits without end. When
  *   the time is over the call returns MLA_PENDING and the request stays in flight: see the call for what that means.
  * Threads. One handle is used by one thread at a time; the caller keeps to that, the library has no lock. Different
- *   handles are independent: nothing is global, no thread and no signal handler is made, SIGPIPE is never raised.
+ *   handles are independent: nothing is global, no signal handler is made, SIGPIPE is never raised, and there is no
+ *   thread but the one that mla_watch_start() asks for, which blocks all signals.
  *   The words of a sync page may be read and written by any thread at any time.
  * Processes. A handle does not survive fork() in the child; all descriptors are close-on-exec.
  * Callbacks run only inside mla_dispatch() and mla_close(), between requests, when the handle is whole: they may
@@ -18,7 +19,7 @@
  *   MLA_EVENT_DISCONNECTED is delivered, and all later calls return MLA_DISCONNECTED (a call that is waiting right then
  *   returns the reason, which may be another: MLA_PROTOCOL_ERROR, ...). The library does not reconnect: the handle is
  *   then only good for mla_dispatch(), mla_wait() and mla_close(). It notices inside its calls only, so a program whose
- *   streams wait for done words polls mla_fd() and dispatches.
+ *   streams wait for done words polls mla_fd() and dispatches, or asks for mla_watch_start().
  * Memory of a job: its inputs stay unchanged and its outputs belong to the daemon from submit until the answer. An
  *   answer means that no byte of the job is read or written any more. MLA_DISCONNECTED alone does not promise that: the
  *   daemon, if it lives, lets go within a second.
@@ -255,6 +256,9 @@ MLA_API enum mla_status mla_close(struct mla_client *client);
 /* About the last call on this handle that did not return MLA_OK (MLA_PENDING included); valid until the next call. */
 MLA_API const struct mla_error_info *mla_last_error(const struct mla_client *client);
 
+/* For libraries on top of this one (libmla-cuda): makes *info what mla_last_error() tells. Returns info->status. */
+MLA_API enum mla_status mla_set_error(struct mla_client *client, const struct mla_error_info *info);
+
 /* Valid until mla_close(). */
 MLA_API const struct mla_server_info *mla_server(const struct mla_client *client);
 
@@ -277,14 +281,34 @@ MLA_API enum mla_status mla_memory_create(uint64_t size, uint32_t flags, struct 
 /* Unmaps and closes. Does not unregister: what the daemon has mapped stays alive there. Once freed it is all zero. */
 MLA_API void mla_memory_free(struct mla_memory *memory);
 
+/* One allocation of a CUDA_VMM region: [offset, offset + bytes) of what the descriptor exports. Only the first part may
+ * have an offset, and every part but the last ends at a multiple of the GPU's granularity. */
+struct mla_vmm_part {
+    int fd; /* stays the caller's, as mla_region_desc.fd */
+    uint64_t offset;
+    uint64_t bytes;
+};
+
+/* libmla-cuda (mla/cuda.h) fills in the CUDA kinds from a device pointer. */
 struct mla_region_desc {
     size_t size;
-    enum mla_region_kind kind; /* MEMFD; the CUDA kinds are UNSUPPORTED by this library */
+    enum mla_region_kind kind;
     enum mla_access access;
-    int fd;          /* a memfd with F_SEAL_SHRINK; stays the caller's and may be closed after the call */
-    uint64_t offset; /* into the file, multiple of the page size */
+    int fd;          /* MEMFD: with F_SEAL_SHRINK; stays the caller's and may be closed after the call */
+    uint64_t offset; /* into the file (MEMFD, a multiple of the page size) or the block (CUDA_IPC, of 16) */
     uint64_t bytes;
     const char *label; /* for status; NULL: none */
+    /* Since the CUDA kinds: */
+    const char *gpu_uuid;             /* the GPU that the memory lives on; NULL: the daemon's */
+    const uint8_t *ipc_handle;        /* CUDA_IPC: 64 bytes; stands for a whole allocation */
+    uint64_t block_bytes;             /* CUDA_IPC: of that allocation */
+    const struct mla_vmm_part *parts; /* CUDA_VMM: in order, together bytes; at most 4096 */
+    size_t n_parts;
+    /* CUDA_VMM: called for each part in order, just before it is sent, instead of taking parts[].fd: a region of
+     * thousands of allocations needs a few descriptors at a time only. The library closes what it returns. Negative:
+     * -errno; the call ends with SYSTEM_ERROR. NULL: not called. */
+    int (*open_part)(void *open_user, size_t part);
+    void *open_user;
 };
 
 static inline void mla_region_desc_init(struct mla_region_desc *d)
@@ -310,6 +334,16 @@ MLA_API enum mla_status mla_memory_register(struct mla_client *client, const str
  * call again waits for that same request (so do mla_cache_drop and mla_cache_detach). */
 MLA_API enum mla_status mla_region_unregister(struct mla_client *client, mla_region_id region, uint64_t timeout_us);
 
+/* For sleep modes: OK when no byte of it will be touched any more and the daemon has unmapped it. Its id, its caches
+ * and its quota stay; decodes on it are answered SUSPENDED. PENDING: as with mla_region_unregister(). */
+MLA_API enum mla_status mla_region_suspend(struct mla_client *client, mla_region_id region, uint64_t timeout_us);
+
+/* Gives a suspended region memory again, under the same id. desc: as in mla_region_register(), with new handles; kind
+ * and bytes are what they were; access, label and gpu_uuid are those of the registration, and not looked at. On failure
+ * it stays suspended. PENDING: it goes on; or, when not all parts had been sent, it stays suspended. */
+MLA_API enum mla_status mla_region_resume(struct mla_client *client, mla_region_id region,
+                                          const struct mla_region_desc *desc, uint64_t timeout_us);
+
 /* ---- ordering ---- */
 
 /* A page of 64-bit words that both sides read and write, for stream-ordered jobs: the job starts when its ready word
@@ -323,6 +357,13 @@ MLA_API enum mla_status mla_sync_create(struct mla_client *client, size_t n_word
 /* Unregisters and unmaps. PENDING: nothing is unmapped, call again. Also for a sync page whose client is closed or
  * disconnected: then it is only unmapped. NULL is OK. */
 MLA_API enum mla_status mla_sync_destroy(struct mla_sync *sync, uint64_t timeout_us);
+
+/* Makes a thread that waits for the end of the connection and then gives the done words of jobs in flight their abort
+ * value at once, whatever the program does: a daemon that dies releases the streams that wait for it. The thread only
+ * polls for the hang-up and reads nothing; answers that have come by then are still handed out. It ends with
+ * mla_close(). OK also when there is one. SYSTEM_ERROR, OUT_OF_MEMORY: there is none, and the connection stays as it
+ * was. */
+MLA_API enum mla_status mla_watch_start(struct mla_client *client);
 
 MLA_API size_t mla_sync_words(const struct mla_sync *sync);
 /* Address of a word, for streams; NULL out of range. */
@@ -477,6 +518,8 @@ struct mla_decode_args {
     uint64_t done_value;
     struct mla_location status; /* u64 per sequence: code << 32 | index; region 0: faults come in the answer only */
     uint32_t priority;          /* 0..3, larger is more urgent */
+    uint32_t n_status;          /* words at status, when it lies in a sync page: they get DISCONNECTED << 32 (or the
+                                   reason's code) before done gets its abort value at the end of the connection */
 };
 
 static inline void mla_decode_args_init(struct mla_decode_args *a)

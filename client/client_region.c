@@ -1,0 +1,266 @@
+/* Regions: memory that the daemon maps, by descriptors or by a CUDA IPC handle, in one frame or several. */
+#include "client/client.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+/* ---- descriptors ---- */
+
+/* What one frame carries. */
+struct batch {
+    struct mla_region_part parts[MLA_MAX_FDS_PER_FRAME];
+    int fds[MLA_MAX_FDS_PER_FRAME];
+    size_t n;
+    size_t n_opened; /* of fds, made by the caller's open_part: closed here */
+};
+
+static void batch_close(struct batch *b, const struct mla_region_desc *d)
+{
+    for (size_t i = 0; d->open_part && i < b->n_opened; i++)
+        close(b->fds[i]);
+    b->n_opened = 0;
+}
+
+static enum mla_status batch_open(struct mla_client *c, const struct mla_region_desc *d, size_t first, struct batch *b)
+{
+    size_t left = d->n_parts - first;
+    b->n = left < MLA_MAX_FDS_PER_FRAME ? left : MLA_MAX_FDS_PER_FRAME;
+    b->n_opened = 0;
+    for (size_t i = 0; i < b->n; i++) {
+        const struct mla_vmm_part *part = &d->parts[first + i];
+        b->parts[i] = (struct mla_region_part){.offset = part->offset, .size = part->bytes};
+        b->fds[i] = d->open_part ? d->open_part(d->open_user, first + i) : part->fd;
+        if (b->fds[i] < 0) {
+            int why = d->open_part ? -b->fds[i] : EBADF;
+            batch_close(b, d);
+            mlac_fail(c, d->open_part ? MLA_SYSTEM_ERROR : MLA_NO_DESCRIPTORS, "parts", "a part has no descriptor");
+            c->error.index = first + i;
+            c->error.value = (uint64_t)why;
+            return c->error.status;
+        }
+        b->n_opened++;
+    }
+    return MLA_OK;
+}
+
+/* ---- description ---- */
+
+static enum mla_status bad(struct mla_client *c, enum mla_status status, const char *field, uint64_t value,
+                           uint64_t limit, const char *text)
+{
+    mlac_fail(c, status, field, "%s", text);
+    c->error.value = value;
+    c->error.limit = limit;
+    return status;
+}
+
+static enum mla_status check(struct mla_client *c, const struct mla_region_desc *d)
+{
+    switch (d->kind) {
+    case MLA_REGION_MEMFD:
+        return d->fd >= 0 ? MLA_OK : bad(c, MLA_NO_DESCRIPTORS, "fd", 0, 1, "a memfd is needed");
+    case MLA_REGION_CUDA_IPC:
+        return d->ipc_handle ? MLA_OK : bad(c, MLA_INVALID_ARGUMENT, "ipc_handle", 0, 0, "the handle is missing");
+    case MLA_REGION_CUDA_VMM:
+        if (!d->parts || !d->n_parts)
+            return bad(c, MLA_INVALID_ARGUMENT, "parts", 0, 0, "the region needs at least one part");
+        if (d->n_parts > MLA_MAX_REGION_PARTS)
+            return bad(c, MLA_TOO_LARGE, "parts", d->n_parts, MLA_MAX_REGION_PARTS,
+                       "a region has fewer allocations than that; register several regions");
+        return MLA_OK;
+    }
+    return bad(c, MLA_INVALID_ARGUMENT, "kind", (uint64_t)d->kind, MLA_REGION_CUDA_VMM, "unknown kind");
+}
+
+/* The caller's description, of whatever version, in *d; the last error is set otherwise. */
+static enum mla_status take_desc(struct mla_client *c, const struct mla_region_desc *desc, struct mla_region_desc *d)
+{
+    mla_region_desc_init(d);
+    if (!desc || mlac_copy_in(d, sizeof(*d), desc, MLAC_LEAST(struct mla_region_desc, label)))
+        return mlac_fail(c, MLA_INVALID_ARGUMENT, desc ? "size" : NULL, "desc is missing or too short");
+    return check(c, d);
+}
+
+/* ---- the frames ---- */
+
+static void put_handles(struct mla_message *msg, const struct mla_region_desc *d, const struct batch *b, bool more)
+{
+    const uint8_t *handle = d->kind == MLA_REGION_CUDA_IPC ? d->ipc_handle : NULL;
+    uint64_t block_bytes = handle ? d->block_bytes : 0;
+    if (msg->type == MLA_MSG_RESUME) {
+        msg->resume.offset = d->offset;
+        msg->resume.cuda_ipc = handle;
+        msg->resume.n_cuda_ipc = handle ? MLA_CUDA_IPC_BYTES : 0;
+        msg->resume.block_size = block_bytes;
+        msg->resume.parts = b->parts;
+        msg->resume.n_parts = b->n;
+        msg->resume.more = more;
+    } else {
+        msg->register_region.offset = d->offset;
+        msg->register_region.cuda_ipc = handle;
+        msg->register_region.n_cuda_ipc = handle ? MLA_CUDA_IPC_BYTES : 0;
+        msg->register_region.block_size = block_bytes;
+        msg->register_region.parts = b->parts;
+        msg->register_region.n_parts = b->n;
+        msg->register_region.more = more;
+    }
+}
+
+/* Half of a region is of no use: the daemon drops what it has collected. What it has dropped itself it refuses again,
+ * and nobody listens. A RESUME is dropped by one that cannot be: the handle of another kind. */
+static void drop_collected(struct mla_client *c, uint16_t type, uint64_t region)
+{
+    static const uint8_t no_handle[MLA_CUDA_IPC_BYTES];
+    const struct mla_error_info why = c->error;
+    struct mla_message msg;
+    if (c->core.ended)
+        return;
+    if (type == MLA_MSG_RESUME) {
+        mla_message_init(&msg, MLA_MSG_RESUME);
+        msg.resume.region = region;
+        msg.resume.cuda_ipc = no_handle;
+        msg.resume.n_cuda_ipc = sizeof(no_handle);
+    } else {
+        mla_message_init(&msg, MLA_MSG_UNREGISTER_REGION);
+        msg.unregister_region.region = region;
+    }
+    mlac_post(c, &msg, 0);
+    c->error = why;
+}
+
+/* Parts in frames of MLA_MAX_FDS_PER_FRAME; each but the last is answered before the next is sent, since the first
+ * answer has the id. *region: of a RESUME, in; of a REGISTER_REGION, out. */
+static enum mla_status send_parts(struct mla_client *c, struct mla_message *msg, const struct mla_region_desc *d,
+                                  uint64_t timeout_us, uint64_t *region)
+{
+    const uint64_t deadline_ns = mlac_deadline(timeout_us);
+    const bool resume = msg->type == MLA_MSG_RESUME;
+    for (size_t first = 0; first < d->n_parts;) {
+        struct batch b;
+        const struct mla_message *reply = NULL;
+        enum mla_status status = batch_open(c, d, first, &b);
+        bool more = first + b.n < d->n_parts;
+        if (status == MLA_OK) {
+            put_handles(msg, d, &b, more);
+            msg->register_region.has_continues = !resume && first;
+            if (!resume)
+                msg->register_region.continues = first ? *region : 0;
+            status = mlac_call(c, msg, b.fds, b.n, 0, mlac_left_us(deadline_ns), &reply);
+            batch_close(&b, d);
+        }
+        if (status != MLA_OK) {
+            /* A pending REGISTER_REGION undoes itself when its answer comes; a pending last RESUME goes on. */
+            if (resume ? status != MLA_PENDING || more : status != MLA_PENDING && first)
+                drop_collected(c, msg->type, *region);
+            return status;
+        }
+        if (!resume)
+            *region = reply->register_region_reply.region;
+        first += b.n;
+    }
+    return MLA_OK;
+}
+
+static enum mla_status send_one(struct mla_client *c, struct mla_message *msg, const struct mla_region_desc *d,
+                                uint64_t timeout_us, uint64_t *region)
+{
+    const struct batch none = {.n = 0};
+    const struct mla_message *reply;
+    put_handles(msg, d, &none, false);
+    size_t n_fds = d->kind == MLA_REGION_MEMFD;
+    enum mla_status status = mlac_call(c, msg, &d->fd, n_fds, 0, timeout_us, &reply);
+    if (status == MLA_OK && msg->type == MLA_MSG_REGISTER_REGION)
+        *region = reply->register_region_reply.region;
+    return status;
+}
+
+static enum mla_status send_region(struct mla_client *c, struct mla_message *msg, const struct mla_region_desc *d,
+                                   uint64_t timeout_us, uint64_t *region)
+{
+    return d->kind == MLA_REGION_CUDA_VMM ? send_parts(c, msg, d, timeout_us, region)
+                                          : send_one(c, msg, d, timeout_us, region);
+}
+
+/* ---- calls ---- */
+
+enum mla_status mla_region_register(struct mla_client *client, const struct mla_region_desc *desc, uint64_t timeout_us,
+                                    mla_region_id *out)
+{
+    struct mla_region_desc d;
+    struct mla_message msg;
+    enum mla_status status = mlac_begin(client);
+    if (status != MLA_OK)
+        return status;
+    if (!out)
+        return mlac_fail(client, MLA_INVALID_ARGUMENT, "out", "out is missing");
+    status = take_desc(client, desc, &d);
+    if (status != MLA_OK)
+        return status;
+    mla_message_init(&msg, MLA_MSG_REGISTER_REGION);
+    msg.register_region.kind = d.kind;
+    msg.register_region.access = d.access;
+    msg.register_region.size = d.bytes;
+    msg.register_region.label = d.label;
+    if (d.kind != MLA_REGION_MEMFD)
+        msg.register_region.gpu_uuid = d.gpu_uuid ? d.gpu_uuid : client->gpu_uuid;
+    uint64_t region = 0;
+    status = send_region(client, &msg, &d, timeout_us, &region);
+    if (status == MLA_OK)
+        *out = region;
+    return status;
+}
+
+enum mla_status mla_memory_register(struct mla_client *client, const struct mla_memory *memory, enum mla_access access,
+                                    const char *label, uint64_t timeout_us, mla_region_id *out)
+{
+    struct mla_region_desc d;
+    mla_region_desc_init(&d);
+    if (memory) {
+        d.fd = memory->fd;
+        d.bytes = memory->size;
+    }
+    d.access = access;
+    d.label = label;
+    return mla_region_register(client, &d, timeout_us, out);
+}
+
+enum mla_status mla_region_unregister(struct mla_client *client, mla_region_id region, uint64_t timeout_us)
+{
+    enum mla_status status = mlac_begin(client);
+    if (status != MLA_OK)
+        return status;
+    struct mla_message msg;
+    mla_message_init(&msg, MLA_MSG_UNREGISTER_REGION);
+    msg.unregister_region.region = region;
+    return mlac_call(client, &msg, NULL, 0, region, timeout_us, NULL);
+}
+
+enum mla_status mla_region_suspend(struct mla_client *client, mla_region_id region, uint64_t timeout_us)
+{
+    enum mla_status status = mlac_begin(client);
+    if (status != MLA_OK)
+        return status;
+    struct mla_message msg;
+    mla_message_init(&msg, MLA_MSG_SUSPEND);
+    msg.suspend.region = region;
+    return mlac_call(client, &msg, NULL, 0, region, timeout_us, NULL);
+}
+
+enum mla_status mla_region_resume(struct mla_client *client, mla_region_id region, const struct mla_region_desc *desc,
+                                  uint64_t timeout_us)
+{
+    struct mla_region_desc d;
+    struct mla_message msg;
+    enum mla_status status = mlac_begin(client);
+    if (status == MLA_OK)
+        status = take_desc(client, desc, &d);
+    if (status != MLA_OK)
+        return status;
+    /* A SUSPEND that was given up and has been answered since: the next one is another. */
+    struct mlac_request *r = mlac_request_find_closing(&client->core, MLA_MSG_SUSPEND, region);
+    if (r && r->state == MLAC_ANSWERED)
+        mlac_request_free(&client->core, r);
+    mla_message_init(&msg, MLA_MSG_RESUME);
+    msg.resume.region = region;
+    return send_region(client, &msg, &d, timeout_us, &region);
+}

@@ -1,0 +1,19 @@
+/* The watcher of a connection, on demand. */
+#include "client/client.h"
+#include "client/watch.h"
+
+enum mla_status mla_watch_start(struct mla_client *client)
+{
+    enum mla_status status = mlac_begin(client);
+    if (status != MLA_OK || client->core.watch)
+        return status;
+    int rc = mlac_watch_start(client->sock, &client->core.watch);
+    if (rc)
+        return mlac_system_error(client, -rc, "the watcher's thread");
+    list_for_each (node, &client->core.flight) {
+        struct mlac_request *r = list_entry(node, struct mlac_request, order);
+        if (r->done_word)
+            mlac_watch_add(client->core.watch, r);
+    }
+    return MLA_OK;
+}
