@@ -1,5 +1,6 @@
 /* Legacy IPC: a handle names the exporter's descriptor of the memory. An importer opens that through /proc once and
  * keeps it, so its mapping outlives the exporter. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -44,24 +45,40 @@ FAKE_API CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
     return CUDA_SUCCESS;
 }
 
-/* The block behind a handle, or NULL when the exporter is gone or has freed it. */
-static struct fake_block *adopt(const struct handle *handle)
+/* The block behind a handle; CUDA_ERROR_INVALID_VALUE when the exporter is gone or has freed it. */
+static CUresult adopt(const struct handle *handle, struct fake_block **out)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", handle->pid, handle->fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
-        return NULL;
-    struct fake_block *block = NULL;
-    int rc = fake_block_adopt(fd, FAKE_LEGACY, &block);
+        return CUDA_ERROR_INVALID_VALUE;
+    int rc = fake_block_adopt(fd, FAKE_LEGACY, out);
     close(fd);
     if (rc != 0)
-        return NULL;
-    if (block->serial != handle->serial) {
-        fake_block_free(block);
-        return NULL;
+        return rc == -ENODEV ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_INVALID_VALUE;
+    if ((*out)->serial == handle->serial)
+        return CUDA_SUCCESS;
+    fake_block_free(*out);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult open_block(const struct handle *handle, struct fake_range **out)
+{
+    struct fake_block *block;
+    CUresult result = adopt(handle, &block);
+    if (result != CUDA_SUCCESS)
+        return result;
+    void *base = fake_space_reserve(block->bytes, 0);
+    if (base && fake_block_map(block, base, block->bytes, PROT_READ | PROT_WRITE) == 0) {
+        *out = fake_range_add(FAKE_IPC, (uint64_t)(uintptr_t)base, block->bytes, block);
+        FAKE_COUNT(ipc_mappings, 1);
+        return CUDA_SUCCESS;
     }
-    return block;
+    if (base)
+        fake_space_release(base, block->bytes);
+    fake_block_free(block);
+    return CUDA_ERROR_MAP_FAILED;
 }
 
 static struct fake_range *find_open(uint64_t serial)
@@ -86,29 +103,14 @@ FAKE_API CUresult cuIpcOpenMemHandle(CUdeviceptr *out, CUipcMemHandle bytes, uns
 
     fake_lock();
     struct fake_range *range = find_open(handle.serial);
-    if (!range) {
-        struct fake_block *block = adopt(&handle);
-        void *base = block ? fake_space_reserve(block->bytes, 0) : NULL;
-        CUresult result = !block ? CUDA_ERROR_INVALID_VALUE
-                          : base && fake_block_map(block, base, block->bytes, PROT_READ | PROT_WRITE) == 0
-                              ? CUDA_SUCCESS
-                              : CUDA_ERROR_MAP_FAILED;
-        if (result != CUDA_SUCCESS) {
-            if (base)
-                fake_space_release(base, block->bytes);
-            if (block)
-                fake_block_free(block);
-            fake_unlock();
-            return result;
-        }
-        range = fake_range_add(FAKE_IPC, (uint64_t)(uintptr_t)base, block->bytes, block);
-        FAKE_COUNT(ipc_mappings, 1);
+    CUresult result = range ? CUDA_SUCCESS : open_block(&handle, &range);
+    if (result == CUDA_SUCCESS) {
+        range->opens++;
+        FAKE_COUNT(ipc_opens, 1);
+        *out = range->base;
     }
-    range->opens++;
-    FAKE_COUNT(ipc_opens, 1);
-    *out = range->base;
     fake_unlock();
-    return CUDA_SUCCESS;
+    return result;
 }
 
 FAKE_API CUresult cuIpcCloseMemHandle(CUdeviceptr address)
