@@ -17,6 +17,7 @@ constexpr float kLn2 = 0.69314718055994530942f;
 /* P is 2^(score - maximum) * 2^15: the largest weight is 32,768, and weights down to 2^-29 of it stay normal numbers.
  */
 constexpr float kPShift = 15.0f;
+constexpr float kPUnit = 1.0f / (1 << 15);
 
 #if __CUDA_ARCH__ >= 890
 constexpr float kCodeScale = 1.0f; /* of the numbers that halves of words become */

@@ -40,7 +40,7 @@ __device__ __forceinline__ void finish_rows(const mla_abi_launch &launch, Shared
         float lse = -INFINITY;
         float scale = 0;
         if (sum != 0) { /* a row that sees a key has a weight of 2^15 */
-            lse = top * kLn2 + (logf(sum) - kPShift * kLn2);
+            lse = top * kLn2 + logf(sum * kPUnit);
             scale = (top == top ? 1.0f : NAN) / (rounded * kCodeScale);
         }
         s.row_scale[row] = scale;

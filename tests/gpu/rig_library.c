@@ -1,0 +1,226 @@
+#include "tests/gpu/rig_library.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/support/reference.h"
+
+/* P is rounded to 11 bits: an element of O is off by at most 2^-11 of its row's largest values. */
+#define ACCURACY_F16_P 2e-3
+
+static const char *const variants[] = {"generic-sm_90a", "generic-compute_80"};
+
+struct lib lib;
+
+void lib_ok(CUresult result, const char *call)
+{
+    if (result != CUDA_SUCCESS)
+        ck_abort_msg("%s: %s", call, cuda_driver_error(&lib.driver, result));
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void lib_context(void)
+{
+    char why[512] = "";
+    CUcontext context;
+    ck_assert_msg(cuda_driver_open(NULL, &lib.driver, why, sizeof(why)) == 0, "%s", why);
+    LIB_OK(cuDeviceGet(&lib.device, 0));
+    LIB_OK(cuDevicePrimaryCtxRetain(&context, lib.device));
+    LIB_OK(cuCtxSetCurrent(context));
+}
+
+int lib_probe(void)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        struct cuda_driver driver;
+        char why[512] = "";
+        int major = 0;
+        int rc = cuda_driver_open(NULL, &driver, why, sizeof(why));
+        if (rc == 0 &&
+            (driver.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0) != CUDA_SUCCESS ||
+             major < 8)) {
+            rc = -ENODEV;
+            snprintf(why, sizeof(why), "device 0 is older than compute capability 8.0");
+        }
+        if (rc != 0)
+            printf("skipped: %s\n", why);
+        fflush(NULL);
+        _exit(rc == 0 ? 0 : 77);
+    }
+    int status = 0;
+    if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status))
+        return 1;
+    return WEXITSTATUS(status);
+}
+
+int rig_backends(void)
+{
+    return sizeof(variants) / sizeof(variants[0]);
+}
+
+static void take_facts(uint64_t workspace_bytes)
+{
+    const struct mla_kernels_facts *facts = mla_kernels_facts(lib.kernels);
+    lib.facts.name = facts->variant;
+    snprintf(lib.facts.gpu_uuid, sizeof(lib.facts.gpu_uuid), "%s", facts->gpu_uuid);
+    snprintf(lib.facts.device_name, sizeof(lib.facts.device_name), "%s", facts->device_name);
+    lib.facts.device = facts->device;
+    lib.facts.costs = facts->costs;
+    lib.facts.tile_rows = facts->tile_rows;
+    lib.facts.workspace_bytes = workspace_bytes;
+}
+
+bool rig_open_config(struct rig *rig, int index, const struct be_config *config)
+{
+    const char *only = getenv("MLA_TEST_VARIANT");
+    char why[1024] = "";
+    memset(rig, 0, sizeof(*rig));
+    memset(&lib, 0, sizeof(lib));
+    if (only != NULL && strcmp(only, variants[index]) != 0)
+        return false;
+    lib_context();
+    struct mla_kernels_options options = {.size = sizeof(options), .variant = variants[index]};
+    int rc = mla_kernels_open(&lib.driver, &options, &lib.kernels, why, sizeof(why));
+    if (rc == -ENOTSUP && only == NULL) {
+        rig_close(rig);
+        return false;
+    }
+    ck_assert_msg(rc == 0, "%d: %s", rc, why);
+    LIB_OK(cuStreamCreate(&lib.stream, CU_STREAM_NON_BLOCKING));
+    if (config->workspace_bytes > 0)
+        LIB_OK(cuMemAlloc(&lib.workspace, config->workspace_bytes));
+    take_facts(config->workspace_bytes);
+    rig->facts = &lib.facts;
+    rig->shared = &mem_cuda;
+    rig->accuracy = ACCURACY_F16_P;
+    return true;
+}
+
+bool rig_open(struct rig *rig, int index)
+{
+    struct be_config config = {.workspace_bytes = 64u << 20};
+    return rig_open_config(rig, index, &config);
+}
+
+void rig_close(struct rig *rig)
+{
+    if (lib.exec)
+        LIB_OK(cuGraphExecDestroy(lib.exec));
+    if (lib.graph)
+        LIB_OK(cuGraphDestroy(lib.graph));
+    if (lib.blob)
+        LIB_OK(cuMemFreeHost(lib.blob));
+    if (lib.workspace)
+        LIB_OK(cuMemFree(lib.workspace));
+    if (lib.stream)
+        LIB_OK(cuStreamDestroy(lib.stream));
+    mla_kernels_close(lib.kernels);
+    LIB_OK(cuDevicePrimaryCtxRelease(lib.device));
+    memset(&lib, 0, sizeof(lib));
+    memset(rig, 0, sizeof(*rig));
+}
+
+/* The plan and the records, where the device reads them. Nothing is in flight here. */
+static void write_blob(const struct be_batch *batch)
+{
+    size_t bytes = mla_kernels_blob_bytes(batch->plan, batch->n_jobs, batch->n_seqs);
+    if (bytes > lib.blob_bytes) {
+        if (lib.blob)
+            LIB_OK(cuMemFreeHost(lib.blob));
+        LIB_OK(cuMemHostAlloc(&lib.blob, bytes, CU_MEMHOSTALLOC_DEVICEMAP));
+        CUdeviceptr address;
+        LIB_OK(cuMemHostGetDevicePointer(&address, lib.blob, 0));
+        lib.blob_address = address;
+        lib.blob_bytes = bytes;
+    }
+    ck_assert_uint_le(batch->plan->workspace_bytes, lib.facts.workspace_bytes);
+    mla_kernels_blob_write(batch->plan, batch->jobs, batch->n_jobs, batch->seqs, batch->n_seqs, lib.blob,
+                           lib.blob_address, lib.workspace, &lib.launch);
+}
+
+static void launch(void)
+{
+    CUresult result = CUDA_SUCCESS;
+    int rc = mla_kernels_launch(lib.kernels, lib.stream, &lib.launch, &result);
+    ck_assert_msg(rc == 0, "launch: %d, %s", rc, cuda_driver_error(&lib.driver, result));
+}
+
+static void capture(const struct be_batch *batch)
+{
+    if (lib.exec)
+        LIB_OK(cuGraphExecDestroy(lib.exec));
+    if (lib.graph)
+        LIB_OK(cuGraphDestroy(lib.graph));
+    write_blob(batch);
+    LIB_OK(cuStreamBeginCapture(lib.stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    launch();
+    LIB_OK(cuStreamEndCapture(lib.stream, &lib.graph));
+    LIB_OK(cuGraphInstantiate(&lib.exec, lib.graph, 0));
+}
+
+/* Launches are waited for at once: the blob is free again afterwards. */
+void rig_submit(struct rig *rig, struct ticket *ticket)
+{
+    ck_assert_int_eq(ticket->request.op, BE_LAUNCH);
+    struct be_batch *batch = ticket->request.batch;
+    ck_assert_uint_eq(batch->n_done, 0);
+    batch->started_ns = now_ns();
+    if (lib.mode == LIB_DIRECT) {
+        write_blob(batch);
+        launch();
+    } else {
+        if (lib.mode == LIB_CAPTURE)
+            capture(batch);
+        LIB_OK(cuGraphLaunch(lib.exec, lib.stream));
+    }
+    ticket->submitted_at = ++rig->n_events;
+    LIB_OK(cuStreamSynchronize(lib.stream));
+    batch->ended_ns = now_ns();
+    ticket->ended_at = ++rig->n_events;
+}
+
+void rig_wait(struct rig *rig, struct ticket *ticket)
+{
+    (void)rig;
+    ck_assert_uint_ne(ticket->ended_at, 0);
+}
+
+void mem_take(struct rig *rig, struct mem *mem, const struct mem_ops *ops, size_t bytes, unsigned flags)
+{
+    memset(mem, 0, sizeof(*mem));
+    mem->ops = ops;
+    mem->bytes = bytes;
+    ops->take(rig, mem, bytes, flags);
+}
+
+void mem_drop(struct rig *rig, struct mem *mem)
+{
+    if (mem->ops != NULL)
+        mem->ops->drop(rig, mem);
+    memset(mem, 0, sizeof(*mem));
+}
+
+void mem_push(struct rig *rig, struct mem *mem)
+{
+    if (mem->ops != NULL)
+        mem->ops->push(rig, mem, 0, mem->bytes);
+}
+
+void mem_pull(struct rig *rig, struct mem *mem)
+{
+    if (mem->ops != NULL)
+        mem->ops->pull(rig, mem, 0, mem->bytes);
+}

@@ -1,0 +1,45 @@
+/* The rig of tests/support/rig.h over libmla-kernels alone: no daemon, no backend. Registered memory is device memory
+ * with a copy in this process, the daemon's records are pinned host memory. Each fitting section of the manifest is one
+ * "backend" (MLA_TEST_VARIANT=name: only that).
+ */
+#ifndef MLA_TESTS_GPU_RIG_LIBRARY_H
+#define MLA_TESTS_GPU_RIG_LIBRARY_H
+
+#include "kernels/host/mla_kernels.h"
+#include "tests/support/rig.h"
+
+enum lib_mode {
+    LIB_DIRECT,  /* a launch on the stream */
+    LIB_CAPTURE, /* the launch is captured into a graph, which is then launched */
+    LIB_REPLAY   /* the graph of the last LIB_CAPTURE is launched again, whatever the batch says */
+};
+
+/* The one library that is open, after rig_open(). */
+struct lib {
+    struct cuda_driver driver;
+    CUdevice device;
+    struct mla_kernels *kernels;
+    CUstream stream;
+    CUdeviceptr workspace;
+    void *blob; /* pinned */
+    uint64_t blob_address;
+    size_t blob_bytes;
+    CUgraph graph;
+    CUgraphExec exec;
+    enum lib_mode mode;
+    struct mla_abi_launch launch; /* the last one */
+    struct be_facts facts;
+};
+extern struct lib lib;
+
+/* Aborts the test with the driver's words unless the call succeeded. */
+#define LIB_OK(call) lib_ok(lib.driver.call, #call)
+void lib_ok(CUresult result, const char *call);
+
+/* Opens the driver and a context of device 0 without kernels, for tests of mla_kernels_open() itself. */
+void lib_context(void);
+
+/* Exit status of a program that needs a GPU: 0, or 77 with the reason printed. Calls CUDA in a child process only. */
+int lib_probe(void);
+
+#endif

@@ -1,0 +1,276 @@
+/* libmla-kernels: opening, captured graphs, repeats, splits, many faults at once. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/gpu/rig_library.h"
+#include "tests/support/check_main.h"
+#include "tests/support/decode_case.h"
+
+START_TEST(facts_of_the_device)
+{
+    struct rig rig;
+    if (!rig_open(&rig, _i))
+        return;
+    const struct mla_kernels_facts *facts = mla_kernels_facts(lib.kernels);
+    printf("%s: %s, compute capability %d, %u SMs, %u units of %u rows, %s\n", facts->variant, facts->device_name,
+           facts->compute_capability, facts->device.sms, facts->device.resident_units, facts->device.rows_per_unit,
+           facts->file);
+    ck_assert_int_ge(facts->compute_capability, 80);
+    ck_assert_uint_gt(facts->device.sms, 0);
+    ck_assert_uint_ge(facts->device.resident_units, facts->tile_rows / facts->device.rows_per_unit);
+    ck_assert_uint_eq(facts->device.resident_units % facts->device.sms, 0);
+    ck_assert_int_eq(strncmp(facts->gpu_uuid, "GPU-", 4), 0);
+    ck_assert_uint_eq(strlen(facts->gpu_uuid), 40);
+    ck_assert_ptr_nonnull(strstr(facts->file, facts->variant));
+    rig_close(&rig);
+}
+END_TEST
+
+static void refused(const struct mla_kernels_options *options, int want, const char *words)
+{
+    struct mla_kernels *kernels = NULL;
+    char why[1024] = "";
+    int rc = mla_kernels_open(&lib.driver, options, &kernels, why, sizeof(why));
+    ck_assert_msg(rc == want && kernels == NULL, "%d instead of %d: %s", rc, want, why);
+    ck_assert_msg(strstr(why, words) != NULL, "\"%s\" does not say \"%s\"", why, words);
+}
+
+static void write_file(const char *directory, const char *name, const char *text)
+{
+    char path[512];
+    snprintf(path, sizeof(path), "%s/%s", directory, name);
+    FILE *file = fopen(path, "we");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs(text, file), 0);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+static void write_manifest(const char *directory, unsigned abi, unsigned min_capability, const char *more)
+{
+    char text[1024];
+    snprintf(text, sizeof(text),
+             "[x]\nabi = %u\narch = any\nmin_compute_capability = %u\nmax_compute_capability = 9999\n"
+             "decode_file = d.ptx\ndecode_entry = d\ndecode_threads = 256\ndecode_shared_bytes = 1024\n"
+             "tile_rows = 256\nrows_per_unit = 64\nctas_per_unit = 1\nmin_pages_per_split = 8\n"
+             "reduce_file = r.ptx\nreduce_entry = r\nreduce_threads = 128\nreduce_ctas_per_tile = 64\n"
+             "launch_ns = 1\nfill_ns = 1\npage_ns = 1\ndrain_ns = 1\npartial_ns = 1\nreduce_launch_ns = 1\n"
+             "reduce_bytes_per_us = 1\nreduce_fixed_ns = 1\n%s",
+             abi, min_capability, more);
+    write_file(directory, "kernels.ini", text);
+}
+
+START_TEST(what_is_wrong_is_said)
+{
+    char directory[] = "/tmp/mla-kernels-test-XXXXXX";
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    lib_context();
+    struct mla_kernels_options options = {.size = sizeof(options), .directory = directory};
+    refused(&options, -ENOENT, directory);
+    write_file(directory, "kernels.ini", "[x]\nnonsense = 1\n");
+    refused(&options, -EINVAL, "kernels.ini:2: unknown key nonsense");
+    write_manifest(directory, MLA_ABI_VERSION + 1, 80, "");
+    refused(&options, -EINVAL, "kernel ABI");
+    write_manifest(directory, MLA_ABI_VERSION, 9999, "");
+    refused(&options, -ENOTSUP, "no section fits");
+    write_manifest(directory, MLA_ABI_VERSION, 80, "");
+    options.variant = "y";
+    refused(&options, -ENOTSUP, "no section y fits");
+    options.variant = NULL;
+    refused(&options, -ENOENT, "r.ptx");
+    write_file(directory, "r.ptx", "this is no kernel");
+    refused(&options, -EIO, "r.ptx of [x]");
+    options.size = 4;
+    refused(&options, -EINVAL, "options");
+    const char *const files[] = {"kernels.ini", "r.ptx"};
+    for (size_t i = 0; i < 2; i++) {
+        char path[512];
+        snprintf(path, sizeof(path), "%s/%s", directory, files[i]);
+        ck_assert_int_eq(unlink(path), 0);
+    }
+    ck_assert_int_eq(rmdir(directory), 0);
+    LIB_OK(cuDevicePrimaryCtxRelease(lib.device));
+}
+END_TEST
+
+START_TEST(launches_without_work)
+{
+    struct rig rig;
+    if (!rig_open(&rig, _i))
+        return;
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    struct mla_abi_launch nothing = {0};
+    ck_assert_int_eq(mla_kernels_launch(lib.kernels, lib.stream, &nothing, &result), 0);
+    ck_assert_int_eq(result, CUDA_SUCCESS);
+    struct mla_abi_launch unnamed = {.n_items = 1};
+    ck_assert_int_eq(mla_kernels_launch(lib.kernels, lib.stream, &unnamed, NULL), -EINVAL);
+    unnamed = (struct mla_abi_launch){.n_seqs = 1, .flags = MLA_ABI_LAUNCH_USER_STATUS};
+    ck_assert_int_eq(mla_kernels_launch(lib.kernels, lib.stream, &unnamed, NULL), -EINVAL);
+    LIB_OK(cuStreamSynchronize(lib.stream));
+    rig_close(&rig);
+}
+END_TEST
+
+/* A launch is captured once; lengths, tables, inputs in device memory change between replays. */
+START_TEST(captured_graph_follows_device_memory)
+{
+    struct rig rig;
+    if (!rig_open(&rig, _i))
+        return;
+    struct dc *c = dc_new(&rig);
+    struct dc_job *j = dc_add(c, &(struct dc_shape){.heads = 32,
+                                                    .n_seqs = 4,
+                                                    .seqs = SEQS({4, 700}, {1, 65}, {3, 1999, 2000}, {2, 0, 300}),
+                                                    .kv_len = DC_REGION,
+                                                    .table = DC_REGION,
+                                                    .user_status = true,
+                                                    .pages_per_entry = 2,
+                                                    .num_pages = 64,
+                                                    .ref_head_step = 5,
+                                                    .seed = 77});
+    c->request.splits = 3;
+    lib.mode = LIB_CAPTURE;
+    dc_run(c);
+    dc_check(j);
+    lib.mode = LIB_REPLAY;
+    struct prng prng = {7};
+    for (int round = 0; round < 20; round++) {
+        for (uint32_t s = 0; s < 4; s++) {
+            /* As short as nothing, as long as the bound, often near a page's edge. */
+            uint32_t most = j->kv_len_max[s];
+            uint32_t edge = 64 * prng_below(&prng, most / 64 + 1) + prng_below(&prng, 3);
+            j->kv_len[s] = (int32_t)(round % 2 ? prng_below(&prng, most + 1) : edge < most ? edge : most);
+            for (uint32_t e = 0; e < (most + 127) / 128; e++)
+                j->table[j->table_first[s] + e] = (int32_t)prng_below(&prng, 32);
+        }
+        /* Whatever pages the tables name now hold numbers; all of the pool does. */
+        for (size_t i = 0; i < (size_t)64 * 64 * 576; i++)
+            j->kv[i] = (uint8_t)(prng_u64(&prng) % 0x50 | (i & 1) << 7);
+        if (round == 13)
+            j->kv_len[1] = -1;
+        if (round == 17)
+            j->table[j->table_first[0] + 1] = 32;
+        dc_launch(c);
+        dc_wait(c);
+        dc_check(j);
+    }
+    lib.mode = LIB_DIRECT;
+    dc_free(c);
+    rig_close(&rig);
+}
+END_TEST
+
+/* 1,000 launches, more items than units, in both forms: all bit-equal. */
+START_TEST(thousand_repeats)
+{
+    struct rig rig;
+    if (!rig_open(&rig, _i))
+        return;
+    struct dc *c = dc_new(&rig);
+    struct dc_job *j = dc_add(c, &(struct dc_shape){.heads = 96,
+                                                    .n_seqs = 3,
+                                                    .seqs = SEQS({8, 2500}, {4, 1300}, {1, 4000}),
+                                                    .out_type = MLA_DTYPE_BF16,
+                                                    .ref_head_step = 31,
+                                                    .seed = 1000});
+    c->request.splits = 16;
+    dc_run(c);
+    ck_assert_uint_gt(c->plan.item_units, 2 * rig.facts->device.resident_units);
+    dc_check(j);
+    struct dc_bits first = dc_bits(j);
+    for (int i = 0; i < 1000; i++) {
+        lib.mode = i == 500 ? LIB_CAPTURE : i > 500 ? LIB_REPLAY : LIB_DIRECT;
+        dc_run(c);
+        struct dc_bits bits = dc_bits(j);
+        dc_assert_same(&first, &bits, NULL, "the same launch again");
+        dc_bits_free(&bits);
+    }
+    lib.mode = LIB_DIRECT;
+    dc_bits_free(&first);
+    dc_free(c);
+    rig_close(&rig);
+}
+END_TEST
+
+/* Every number of splits from 1 to 32, of contexts with shorter lengths on the device than planned. */
+START_TEST(splits_1_to_32)
+{
+    struct rig rig;
+    if (!rig_open(&rig, _i))
+        return;
+    struct dc *c = dc_new(&rig);
+    struct dc_job *j = dc_add(c, &(struct dc_shape){.heads = 12,
+                                                    .n_seqs = 3,
+                                                    .seqs = SEQS({8, 2048}, {3, 1, 2048}, {7, 1333, 2048}),
+                                                    .kv_len = DC_REGION,
+                                                    .seed = 132});
+    for (uint32_t splits = 1; splits <= 32; splits++) {
+        dc_replan(c);
+        c->request.splits = splits;
+        dc_run(c);
+        ck_assert_uint_eq(c->plan.max_splits, splits);
+        dc_check(j);
+        j->keep_reference = true;
+    }
+    dc_free(c);
+    rig_close(&rig);
+}
+END_TEST
+
+/* Many CTAs report faults of the same sequences at the same time: the smallest index stays. */
+START_TEST(many_faults_at_once)
+{
+    struct rig rig;
+    if (!rig_open(&rig, _i))
+        return;
+    static struct dc_seq seqs[64];
+    for (uint32_t s = 0; s < 64; s++)
+        seqs[s] = (struct dc_seq){.q_len = 8, .kv_len = 2048};
+    struct dc *c = dc_new(&rig);
+    struct dc_job *j = dc_add(c, &(struct dc_shape){.heads = 96,
+                                                    .n_seqs = 64,
+                                                    .seqs = seqs,
+                                                    .pages = DC_ALIAS,
+                                                    .num_pages = 40,
+                                                    .user_status = true,
+                                                    .ref_head_step = 95,
+                                                    .seed = 64});
+    c->request.splits = 2;
+    struct prng prng = {65};
+    uint64_t want[64];
+    for (uint32_t s = 0; s < 64; s++) {
+        uint32_t smallest = 32;
+        for (uint32_t n = 0; n < s % 8; n++) {
+            uint32_t entry = prng_below(&prng, 32);
+            j->table[j->table_first[s] + entry] = n % 2 ? -1 : 40;
+            smallest = entry < smallest ? entry : smallest;
+        }
+        want[s] = smallest < 32 ? dc_fault(MLA_PAGE_OUT_OF_RANGE, smallest) : 0;
+    }
+    for (int round = 0; round < 20; round++) {
+        dc_run(c);
+        for (uint32_t s = 0; s < 64; s++) {
+            ck_assert_msg(j->status[s] == want[s], "sequence %u: %#llx instead of %#llx", s,
+                          (unsigned long long)j->status[s], (unsigned long long)want[s]);
+            ck_assert_uint_eq(j->user_status[s], want[s]);
+        }
+    }
+    dc_check(j);
+    dc_free(c);
+    rig_close(&rig);
+}
+END_TEST
+
+MLA_SUITE(library)
+{
+    TCase *tc = mla_tcase_timeout(suite, "library", 300);
+    rig_add(tc, facts_of_the_device);
+    tcase_add_test(tc, what_is_wrong_is_said);
+    rig_add(tc, launches_without_work);
+    rig_add(tc, captured_graph_follows_device_memory);
+    rig_add(tc, thousand_repeats);
+    rig_add(tc, splits_1_to_32);
+    rig_add(tc, many_faults_at_once);
+}
