@@ -179,6 +179,73 @@ START_TEST(unregistering_a_word_in_use_aborts)
 }
 END_TEST
 
+START_TEST(unmapping_memory_in_use_aborts)
+{
+    CUmemAllocationProp prop;
+    CUmemAccessDesc access;
+    CUmemGenericAllocationHandle handle;
+    CUstream stream;
+    CUdeviceptr p;
+    size_t bytes;
+    fake_test_open("");
+    uint64_t *words = fake_test_words();
+    memset(&prop, 0, sizeof prop);
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    memset(&access, 0, sizeof access);
+    access.location = prop.location;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    OK(cuMemGetAllocationGranularity(&bytes, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    OK(cuMemCreate(&handle, 2 * bytes, &prop, 0));
+    OK(cuMemAddressReserve(&p, bytes, 0, 0, 0));
+    OK(cuMemMap(p, bytes, 0, handle, 0)); /* its first half */
+    OK(cuMemSetAccess(p, bytes, &access, 1));
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuMemsetD8Async(p, 0, bytes, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemUnmap(p, bytes));
+    OK(cuMemMap(p, bytes, 0, handle, 0));
+    OK(cuMemSetAccess(p, bytes, &access, 1));
+    OK(cuStreamWaitValue64(stream, (CUdeviceptr)(uintptr_t)words, 1, CU_STREAM_WAIT_VALUE_GEQ));
+    OK(cuMemsetD8Async(p + bytes - 1, 0, 1, stream));
+    cuMemUnmap(p, bytes);
+}
+END_TEST
+
+static void *store_later(void *word)
+{
+    usleep(10000);
+    fake_test_store(word, 1);
+    return NULL;
+}
+
+static void *synchronize(void *context)
+{
+    cuCtxSetCurrent(context);
+    cuStreamSynchronize(NULL);
+    return NULL;
+}
+
+/* Threads that wait in the driver are let go when their context ends. */
+START_TEST(the_end_of_a_context_wakes_who_waits)
+{
+    pthread_t waiting, storing;
+    CUcontext context = fake_test_open("");
+    uint64_t *words = fake_test_words();
+    OK(cuStreamWaitValue64(NULL, (CUdeviceptr)(uintptr_t)words, 1, CU_STREAM_WAIT_VALUE_GEQ));
+    ck_assert_int_eq(pthread_create(&waiting, NULL, synchronize, context), 0);
+    usleep(10000);
+    OK(cuDevicePrimaryCtxRelease(0));
+    pthread_join(waiting, NULL);
+    fake_test_open("");
+    ck_assert_int_eq(pthread_create(&storing, NULL, store_later, &words[1]), 0);
+    OK(cuMemHostRegister(words, 4096, 0));
+    OK(cuStreamWaitValue64(NULL, (CUdeviceptr)(uintptr_t)(words + 1), 1, CU_STREAM_WAIT_VALUE_GEQ));
+    OK(cuStreamSynchronize(NULL));
+    pthread_join(storing, NULL);
+}
+END_TEST
+
 /* Whoever sees a word may give its page up at once. */
 START_TEST(a_written_word_is_not_in_use)
 {
@@ -238,6 +305,8 @@ MLA_SUITE(fake_cuda_faults)
     tc = mla_tcase(suite, "memory in use");
     tcase_add_test_raise_signal(tc, freeing_memory_in_use_aborts, SIGABRT);
     tcase_add_test_raise_signal(tc, unregistering_a_word_in_use_aborts, SIGABRT);
+    tcase_add_test_raise_signal(tc, unmapping_memory_in_use_aborts, SIGABRT);
     tcase_add_test(tc, a_written_word_is_not_in_use);
+    tcase_add_test(tc, the_end_of_a_context_wakes_who_waits);
     tcase_add_test(tc, threads_share_a_context);
 }

@@ -147,6 +147,8 @@ CUresult fake_drain(CUstream stream)
     while (stream->n_ended < target && fake_lost() == CUDA_SUCCESS)
         pthread_cond_wait(&fake_done, &fake_mutex);
     stream->waiters--;
+    if (atomic_load(&stream->cancelled))
+        pthread_cond_broadcast(&fake_done);
     return fake_lost();
 }
 
@@ -177,6 +179,8 @@ void fake_streams_stop(CUcontext context)
             return;
         pthread_join(stream->thread, NULL);
         fake_lock();
+        while (stream->waiters > 0)
+            pthread_cond_wait(&fake_done, &fake_mutex);
         unlink_stream(stream);
         if (stream->context->default_stream == stream)
             stream->context->default_stream = NULL;
