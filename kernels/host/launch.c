@@ -41,6 +41,12 @@ size_t mla_kernels_blob_bytes(const struct plan *plan, uint32_t n_jobs, uint32_t
     return lay_out(plan, n_jobs, n_seqs).bytes;
 }
 
+/* An empty section has no address. */
+static uint64_t address_of(uint64_t blob, size_t offset, uint32_t n)
+{
+    return n > 0 ? blob + offset : 0;
+}
+
 static void put(char *to, const void *from, size_t n, size_t bytes)
 {
     if (n > 0)
@@ -59,11 +65,11 @@ void mla_kernels_blob_write(const struct plan *plan, const struct mla_abi_job *j
     put(to + l.items, plan->items, plan->n_items, sizeof *plan->items);
     put(to + l.reduces, plan->reduces, plan->n_reduces, sizeof *plan->reduces);
     *launch = (struct mla_abi_launch){
-        .jobs = address + l.jobs,
-        .seqs = address + l.seqs,
-        .tiles = address + l.tiles,
-        .items = address + l.items,
-        .reduces = address + l.reduces,
+        .jobs = address_of(address, l.jobs, n_jobs),
+        .seqs = address_of(address, l.seqs, n_seqs),
+        .tiles = address_of(address, l.tiles, plan->n_tiles),
+        .items = address_of(address, l.items, plan->n_items),
+        .reduces = address_of(address, l.reduces, plan->n_reduces),
         .partial_o = workspace,
         .partial_lse = workspace + (uint64_t)plan->partial_rows * MLA_ABI_V_DIM * sizeof(float),
         .n_items = plan->n_items,

@@ -223,7 +223,8 @@ END_TEST
 START_TEST(many_faults_at_once)
 {
     struct rig rig;
-    if (!rig_open(&rig, _i))
+    struct be_config config = {.workspace_bytes = 256u << 20};
+    if (!rig_open_config(&rig, _i, &config))
         return;
     static struct dc_seq seqs[64];
     for (uint32_t s = 0; s < 64; s++)
@@ -263,12 +264,18 @@ START_TEST(many_faults_at_once)
 }
 END_TEST
 
-MLA_SUITE(library)
+/* These run on the fake driver too. */
+MLA_SUITE(library_open)
 {
-    TCase *tc = mla_tcase_timeout(suite, "library", 300);
+    TCase *tc = mla_tcase(suite, "library_open");
     rig_add(tc, facts_of_the_device);
     tcase_add_test(tc, what_is_wrong_is_said);
     rig_add(tc, launches_without_work);
+}
+
+MLA_SUITE(library)
+{
+    TCase *tc = mla_tcase_timeout(suite, "library", 300);
     rig_add(tc, captured_graph_follows_device_memory);
     rig_add(tc, thousand_repeats);
     rig_add(tc, splits_1_to_32);
