@@ -66,6 +66,13 @@ void rig_close(struct rig *rig)
 
 static void book(struct rig *rig, const struct be_event *event)
 {
+    ck_assert_msg(rig->lost.code == MLA_OK, "an event after BE_FATAL");
+    if (event->kind == BE_FATAL && rig->may_be_lost) {
+        ck_assert_ptr_null(event->request);
+        ck_assert_int_eq(event->error.code, MLA_DEVICE_LOST);
+        rig->lost = event->error;
+        return;
+    }
     ck_assert_msg(event->kind != BE_FATAL, "device lost: %s", event->error.text);
     struct ticket *t = event->request->user;
     uint64_t now = ++rig->n_events;
@@ -128,7 +135,8 @@ void rig_submit(struct rig *rig, struct ticket *ticket)
 void rig_wait(struct rig *rig, struct ticket *ticket)
 {
     int idle_ms = 0;
-    while (ticket->ended_at == 0 && !(ticket->request.op == BE_WATCH && ticket->ready_at != 0)) {
+    while (rig->lost.code == MLA_OK && ticket->ended_at == 0 &&
+           !(ticket->request.op == BE_WATCH && ticket->ready_at != 0)) {
         if (rig_poll(rig, 1000) == 0)
             idle_ms += 1000;
         ck_assert_msg(idle_ms < WAIT_MS, "no answer to request kind %d in %d ms", ticket->request.op, WAIT_MS);

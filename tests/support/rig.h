@@ -67,6 +67,8 @@ struct rig {
     const struct mem_ops *shared; /* registered memory of this backend */
     double accuracy;              /* REF_ACCURACY_* */
     uint64_t n_events;            /* seen so far: gives their order */
+    bool may_be_lost;             /* a loss of the device is what the test is about: see lost */
+    struct mla_error lost;        /* code: DEVICE_LOST once it is; waits then end at once */
 };
 
 /* A request of a test, and what became of it. Must stay where it is until it has ended. */

@@ -66,7 +66,7 @@ int cu_refuse(struct backend *be, struct mla_error *err, CUresult result, const 
         *err = be->lost_error;
         return MLA_DEVICE_LOST;
     }
-    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && code != MLA_INTERNAL)
         code = MLA_OUT_OF_MEMORY;
     mla_error_set(err, code, field, "%s (%s: %s)", text, what, cuda_driver_error(&be->cu, result));
     err->value = (uint64_t)result;

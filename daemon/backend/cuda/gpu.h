@@ -145,7 +145,8 @@ void cu_lose(struct backend *be, CUresult result, const char *what);
 /* True for success; latches a sticky error. */
 bool cu_ok(struct backend *be, CUresult result, const char *what);
 
-/* err = "text (call: CUDA_ERROR_X: ...)"; latches a sticky error. Returns code, or DEVICE_LOST when the device is. */
+/* err = "text (call: CUDA_ERROR_X: ...)"; latches a sticky error. Returns code; OUT_OF_MEMORY instead when the driver
+ * says that and code is not INTERNAL; DEVICE_LOST when the device is. */
 int cu_refuse(struct backend *be, struct mla_error *err, CUresult result, const char *what, enum mla_status code,
               const char *field, const char *text);
 

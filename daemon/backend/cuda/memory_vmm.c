@@ -92,9 +92,12 @@ static int map_part(struct backend *be, const struct be_region *region, size_t i
     CUresult r = be->cu.cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)(unsigned)part->fd,
                                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (r != CUDA_SUCCESS) {
-        int rc = cu_refuse(be, err, r, "cuMemImportFromShareableHandle", MLA_BAD_HANDLE, "parts.fd",
-                           "the descriptor is not a CUDA allocation that can be imported here; export cuMemCreate "
-                           "memory as POSIX_FILE_DESCRIPTOR");
+        bool elsewhere = r == CUDA_ERROR_INVALID_DEVICE;
+        int rc = cu_refuse(be, err, r, "cuMemImportFromShareableHandle", elsewhere ? MLA_WRONG_DEVICE : MLA_BAD_HANDLE,
+                           "parts.fd",
+                           elsewhere ? "the allocation lives on another GPU than the daemon's; allocate it on that one"
+                                     : "the descriptor is not a CUDA allocation that can be imported here; export "
+                                       "cuMemCreate memory as POSIX_FILE_DESCRIPTOR");
         err->index = index;
         return rc;
     }

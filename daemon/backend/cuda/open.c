@@ -225,7 +225,7 @@ static void cuda_close(struct backend *be)
     enum cu_state state;
     be_port_stop(&be->port);
     if (!wait_while(be, CU_RUNNING, cu_close_deadline_ns, &state)) {
-        mla_log(MLA_LOG_ERROR, "gpu_thread_stuck", "the driver does not return");
+        mla_log(MLA_LOG_ERROR, "gpu_thread_stuck", "deadline_ns=%llu", (unsigned long long)cu_close_deadline_ns);
         return;
     }
     pthread_join(be->thread, NULL);

@@ -1,0 +1,254 @@
+/* Opening the CUDA backend: which GPU, what is missing, what the device cannot do. On the fake driver. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/backend/cuda/cuda.h"
+#include "tests/support/check_main.h"
+#include "tests/support/decode_case.h"
+#include "tests/unit/test_be_cuda.h"
+
+#define UUID_0 "00112233445566778899aabbccddee00"
+#define TEXT_0 "GPU-00112233-4455-6677-8899-aabbccddee00"
+#define TEXT_1 "GPU-00112233-4455-6677-8899-aabbccddee01"
+
+static const struct be_config plain = {.workspace_bytes = 1 << 20, .host_bytes = 1 << 20};
+
+static void fake(const char *config)
+{
+    ck_assert_int_eq(setenv("MLA_FAKE_CUDA", config, 1), 0);
+}
+
+static void assert_nothing_open(void)
+{
+    struct mla_fake_report report;
+    char open_now[300];
+    ck_assert(cuda_fake_report(&report));
+    mla_fake_report_open(&report, open_now, sizeof open_now);
+    ck_assert_str_eq(open_now, "");
+}
+
+/* The daemon's log shows the text, so it must name what is wrong. */
+static void refused(const struct be_config *config, enum mla_status code, const char *says, const char *says_too)
+{
+    struct be be;
+    struct mla_error err = {.code = MLA_OK};
+    ck_assert_int_eq(be_open(&be, &be_cuda_ops, config, &err), (int)code);
+    ck_assert_int_eq(err.code, code);
+    ck_assert_msg(strstr(err.text, says) && strstr(err.text, says_too), "'%s' does not say '%s' and '%s'", err.text,
+                  says, says_too);
+}
+
+static void opens(const char *gpu, const char *uuid)
+{
+    struct be_config config = plain;
+    struct be be;
+    struct mla_error err;
+    config.gpu = gpu;
+    ck_assert_msg(be_open(&be, &be_cuda_ops, &config, &err) == 0, "%s: %s", gpu ? gpu : "NULL", err.text);
+    ck_assert_str_eq(be_facts(&be)->gpu_uuid, uuid);
+    be_close(&be);
+    assert_nothing_open();
+}
+
+START_TEST(no_driver)
+{
+    ck_assert_int_eq(setenv("MLA_CUDA_DRIVER", "/nowhere/libcuda.so", 1), 0);
+    refused(&plain, MLA_UNSUPPORTED, "driver", "/nowhere/libcuda.so");
+}
+END_TEST
+
+START_TEST(no_gpu)
+{
+    fake("devices=0");
+    refused(&plain, MLA_UNSUPPORTED, "", "");
+    assert_nothing_open();
+}
+END_TEST
+
+START_TEST(which_gpu)
+{
+    fake("devices=2;uuid=" UUID_0);
+    opens(NULL, TEXT_0);
+    opens("0", TEXT_0);
+    opens("1", TEXT_1);
+    opens(TEXT_1, TEXT_1);
+    opens("gpu-00112233-4455-6677-8899-AABBCCDDEE00", TEXT_0);
+    opens("MIG-00112233-4455-6677-8899-aabbccddee01", TEXT_1);
+    const char *wrong[] = {"2", "-1", "", "GPU-00112233", "all", "1x"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        struct be_config config = plain;
+        config.gpu = wrong[i];
+        refused(&config, MLA_WRONG_DEVICE, "0 = " TEXT_0, "1 = " TEXT_1);
+    }
+    assert_nothing_open();
+}
+END_TEST
+
+START_TEST(no_kernels)
+{
+    struct be_config config = plain;
+    config.kernels_dir = "/nowhere/kernels";
+    refused(&config, MLA_UNSUPPORTED, "no decode kernels", "/nowhere/kernels");
+    config = plain;
+    config.variant = "no-such-variant";
+    refused(&config, MLA_UNSUPPORTED, "no decode kernels", "no-such-variant");
+    assert_nothing_open();
+}
+END_TEST
+
+START_TEST(no_memory)
+{
+    struct be_config config = plain;
+    fake("memory=1G");
+    config.workspace_bytes = UINT64_C(1) << 40;
+    refused(&config, MLA_OUT_OF_MEMORY, "workspace", "OUT_OF_MEMORY");
+    assert_nothing_open();
+}
+END_TEST
+
+START_TEST(isolation)
+{
+    struct be be;
+    struct mla_error err;
+    fake(_i == 0 ? "mps=0" : "mps=1");
+    ck_assert_int_eq(be_open(&be, &be_cuda_ops, &plain, &err), 0);
+    ck_assert_str_eq(be_facts(&be)->isolation, _i == 0 ? "isolated" : "shared");
+    be_close(&be);
+}
+END_TEST
+
+/* What the device does not offer is not a feature, and a region of that kind is told what would work. */
+START_TEST(memory_that_is_not_offered)
+{
+    fake(_i == 0 ? "ipc=0" : "vmm=0");
+    struct rig rig = cuda_rig();
+    uint64_t missing = _i == 0 ? MLA_FEATURE_CUDA_IPC : MLA_FEATURE_CUDA_VMM;
+    ck_assert_uint_eq(rig.facts->features & missing, 0);
+    uint8_t handle[64] = {0};
+    struct be_part part = {.fd = 0, .size = 4096};
+    struct be_region region = {.kind = _i == 0 ? MLA_REGION_CUDA_IPC : MLA_REGION_CUDA_VMM,
+                               .access = MLA_ACCESS_READ,
+                               .size = 4096,
+                               .block_size = 4096,
+                               .ipc_handle = handle,
+                               .parts = &part,
+                               .n_parts = 1};
+    struct mla_error err = cuda_ask(&rig, BE_MAP, &region);
+    ck_assert_int_eq(err.code, MLA_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(err.text, _i == 0 ? "CUDA_VMM" : "CUDA_IPC"));
+    rig_close(&rig);
+}
+END_TEST
+
+/* Memory of GPU 0 offered to a daemon of GPU 1. */
+START_TEST(memory_of_another_gpu)
+{
+    fake("devices=2;uuid=" UUID_0);
+    struct be_config config = plain;
+    struct rig rig = {.shared = &mem_cuda};
+    struct mla_error err;
+    config.gpu = "1";
+    exporter_start();
+    ck_assert_int_eq(be_open(&rig.be, &be_cuda_ops, &config, &err), 0);
+    for (int kind = MLA_REGION_CUDA_IPC; kind <= MLA_REGION_CUDA_VMM; kind++) {
+        struct exported e;
+        int copy = rig_memfd(1 << 20, false);
+        exporter_take((enum mla_region_kind)kind, 1 << 20, 1, copy, &e);
+        close(copy);
+        struct be_region region = cuda_region(&e, 1 << 20, MLA_ACCESS_READ);
+        err = cuda_ask(&rig, BE_MAP, &region);
+        ck_assert_msg(err.code == MLA_WRONG_DEVICE, "%s: %s", mla_status_name(err.code), err.text);
+        ck_assert_ptr_nonnull(strstr(err.text, TEXT_1));
+        ck_assert_ptr_null(region.impl);
+        cuda_close_parts(&e);
+    }
+    rig_close(&rig);
+    assert_nothing_open();
+}
+END_TEST
+
+/* Plans and records as the device reads them: copied, in place, too large to be copied; done words by the stream and,
+ * where it cannot write 64 bits, by the host. */
+START_TEST(ways_of_launching)
+{
+    if (_i & 1)
+        setenv("MLA_CUDA_BLOB", "pinned", 1);
+    if (_i & 2)
+        fake("attribute.122=0");
+    struct rig rig = cuda_rig();
+    struct mem page;
+    mem_take(&rig, &page, &mem_memfd, 4096, MEM_SYNC);
+    struct be_done_word done = {page.region.host, 5};
+    struct dc *c = dc_new(&rig);
+    struct dc_seq seqs[64];
+    for (int i = 0; i < 64; i++)
+        seqs[i] = (struct dc_seq){1, 130, 0};
+    struct dc_job *j = dc_add(c, &(struct dc_shape){.heads = 16,
+                                                    .n_seqs = 64,
+                                                    .seqs = seqs,
+                                                    .pages = DC_ALIAS,
+                                                    .num_pages = 3,
+                                                    .user_status = true,
+                                                    .seed = 3});
+    c->request.splits = 2;
+    c->done = &done;
+    c->n_done = 1;
+    for (int round = 0; round < 3; round++, done.value++) {
+        dc_run(c);
+        dc_check(j);
+        ck_assert_uint_eq(*(uint64_t *)(void *)page.host, done.value);
+    }
+    struct mla_fake_report report;
+    ck_assert(cuda_fake_report(&report));
+    ck_assert_uint_eq(report.calls[MLA_FAKE_cuMemcpyHtoDAsync], _i & 1 ? 0 : 3);
+    ck_assert_uint_eq(report.calls[MLA_FAKE_cuStreamWriteValue64], _i & 2 ? 0 : 6);
+    dc_free(c);
+    mem_drop(&rig, &page);
+    rig_close(&rig);
+    assert_nothing_open();
+}
+END_TEST
+
+/* Two launches are on the stream at a time, and more may wait; their times do not overlap. */
+START_TEST(launches_in_flight)
+{
+    struct rig rig = cuda_rig();
+    ck_assert(cuda_fake_rules("kernel=delay 20"));
+    struct dc *c[12];
+    for (uint32_t i = 0; i < 12; i++) {
+        c[i] = dc_new(&rig);
+        dc_add(c[i], &(struct dc_shape){.heads = 8, .n_seqs = 1, .seqs = SEQS({1, 100}), .seed = i});
+        dc_plan(c[i]);
+    }
+    for (int i = 0; i < 12; i++)
+        dc_launch(c[i]);
+    rig_wait(&rig, &c[0]->ticket);
+    ck_assert_uint_ne(c[1]->ticket.submitted_at, 0);
+    ck_assert_uint_lt(c[1]->ticket.submitted_at, c[0]->ticket.ended_at);
+    for (int i = 0; i < 12; i++) {
+        dc_wait(c[i]);
+        ck_assert_uint_gt(c[i]->batch.ended_ns, c[i]->batch.started_ns);
+        ck_assert(i == 0 || c[i]->batch.started_ns >= c[i - 1]->batch.ended_ns);
+        dc_check_all(c[i]);
+        dc_free(c[i]);
+    }
+    rig_close(&rig);
+}
+END_TEST
+
+MLA_SUITE(be_cuda_open)
+{
+    TCase *tc = mla_tcase(suite, "open");
+    tcase_add_test(tc, no_driver);
+    tcase_add_test(tc, no_gpu);
+    tcase_add_test(tc, which_gpu);
+    tcase_add_test(tc, no_kernels);
+    tcase_add_test(tc, no_memory);
+    tcase_add_loop_test(tc, isolation, 0, 2);
+    tcase_add_loop_test(tc, memory_that_is_not_offered, 0, 2);
+    tcase_add_test(tc, memory_of_another_gpu);
+    tcase_add_loop_test(tc, ways_of_launching, 0, 4);
+    tcase_add_test(tc, launches_in_flight);
+}
