@@ -1,0 +1,84 @@
+/* The shape of the Hopper kernel: a cluster of two CTAs for 128 rows, its shared memory, barriers and registers.
+ *
+ *   warps  0- 7  two PV warpgroups: O^T (256 of 512 channels of this CTA, 128 rows) in registers
+ *   warps  8-15  two QK warpgroups: scores and softmax of this CTA's 64 rows, even and odd pages in turn
+ *
+ * A page of 64 keys is loaded once per cluster (each CTA fetches half, multicast to both). Each CTA makes P for its own
+ * 64 rows and sends it to the other, since each needs all 128 rows for its half of the channels. Rings count pages
+ * over all items of the cluster, for ever; so do parities, the turn of the QK groups and the loads ahead.
+ */
+#ifndef MLA_KERNELS_SM90_CONFIG_CUH
+#define MLA_KERNELS_SM90_CONFIG_CUH
+
+#include <stdint.h>
+
+namespace mla::sm90
+{
+
+constexpr uint32_t kThreads = 512;
+constexpr uint32_t kRegistersPv = 192;
+constexpr uint32_t kRegistersQk = 64;
+
+constexpr uint32_t kPage = 64;   /* keys */
+constexpr uint32_t kRows = 64;   /* rows of Q of a CTA */
+constexpr uint32_t kStages = 4;  /* of K and of P */
+constexpr uint32_t kAhead = 8;   /* pages between the entry of the load ring that is written and the page at hand */
+constexpr uint32_t kLoadRing = 16;
+
+/* A row block of P: 64 rows x 64 keys of e4m3 (64-byte swizzle), 64 factors, 4 flag words; sent as one piece. */
+constexpr uint32_t kPBytes = 4096;
+constexpr uint32_t kPFactors = kPBytes;
+constexpr uint32_t kPFlags = kPFactors + 256;
+constexpr uint32_t kPSent = kPFlags + 16;
+constexpr uint32_t kPBlock = 4608;
+
+/* A page of K, and Q: four boxes of 64 x 128 bytes (128-byte swizzle), one of 64 x 64 (64-byte swizzle). */
+constexpr uint32_t kBox = 8192;
+constexpr uint32_t kRope = 4 * kBox;
+constexpr uint32_t kKBytes = kRope + 4096;
+
+/* Addresses in the shared window. Dynamic shared memory begins behind the 1,024 bytes that the system keeps; as constants
+ * they cost no registers. The kernel checks it when it starts. */
+namespace smem
+{
+constexpr uint32_t base = 1024;
+constexpr uint32_t k = base;
+constexpr uint32_t q = k + kStages * kKBytes;
+constexpr uint32_t p = q + kKBytes;
+constexpr uint32_t scale = p + kStages * 2 * kPBlock; /* float [128]: 1 / sum of each row, at the end of an item */
+constexpr uint32_t reference = scale + 512;           /* float [64]: running reference of this CTA's rows, log2 units */
+constexpr uint32_t sums = reference + 256;            /* float [2 groups][3][64]: rounded sum, exact sum, reference */
+constexpr uint32_t out_row = sums + 1536;             /* uint64 [128] */
+constexpr uint32_t loads = out_row + 1024;            /* struct {uint64 map; int32 page; uint32 valid} [kLoadRing] */
+constexpr uint32_t barriers = loads + kLoadRing * 16;
+constexpr uint32_t k_full = barriers;
+constexpr uint32_t k_empty = k_full + 8 * kStages;
+constexpr uint32_t p_full = k_empty + 8 * kStages;
+constexpr uint32_t p_empty = p_full + 8 * kStages;
+constexpr uint32_t scale_full = p_empty + 8 * kStages;
+constexpr uint32_t scale_empty = scale_full + 8;
+constexpr uint32_t cursor = scale_empty + 8;
+constexpr uint32_t cursor_bytes = 32;
+constexpr uint32_t dynamic = cursor + cursor_bytes - base;
+} // namespace smem
+static_assert(smem::dynamic <= 232448, "shared memory of an SM");
+static_assert(smem::p % 1024 == 0 && kPBlock % 512 == 0 && smem::barriers % 16 == 0, "alignment");
+
+/* Named barriers (0 is __syncthreads). */
+constexpr int kBarPv = 1;      /* + group */
+constexpr int kBarQk = 3;      /* + group */
+constexpr int kBarPvAll = 5;
+constexpr int kBarQkAll = 6;
+constexpr int kBarTurn = 8;    /* + group: the running reference is this group's */
+
+/* P = 2^(score - reference + kHeadroom): at most 2^8 when the reference may lag kLag octaves behind the maximum. */
+constexpr float kLag = 3.0f;
+constexpr float kHeadroom = 8.0f - kLag;
+constexpr float kNoReference = -1e30f;
+
+constexpr uint32_t kFlagMasked = 1u << 8; /* of a P flag word, beside a bit per block of 8 rows that changed */
+constexpr uint32_t kFlagChanged = 0xffu;
+
+} // namespace mla::sm90
+
+#endif
