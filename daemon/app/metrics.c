@@ -24,6 +24,8 @@ static const struct {
 };
 #define N_TYPES (sizeof(request_types) / sizeof(request_types[0]))
 #define N_CODES (sizeof(codes) / sizeof(codes[0]))
+/* Codes above are the client library's own. */
+#define CODE_LAST 499u
 _Static_assert(N_TYPES == METRICS_REQUESTS, "METRICS_REQUESTS must follow MLA_REQUEST_LIST");
 _Static_assert(N_CODES <= METRICS_CODES, "METRICS_CODES is too small");
 
@@ -149,7 +151,7 @@ static void by_code(struct out *o, const char *name, const char *help, const uin
 {
     family(o, name, MLA_METRIC_COUNTER, help, N_CODES);
     for (size_t i = 0; i < N_CODES; i++)
-        if (codes[i].code >= first)
+        if (codes[i].code >= first && codes[i].code <= CODE_LAST)
             sample(o, "", (double)counts[i], "%s=\"%s\"", label, codes[i].name);
 }
 
