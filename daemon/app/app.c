@@ -263,7 +263,7 @@ static int open_backend(struct app *app)
 
 static int open_net(struct app *app)
 {
-    static const struct net_handlers handlers = {app_on_hello, app_on_message, app_on_closed};
+    static const struct net_handlers handlers = {app_on_hello, app_on_message, app_on_closed, app_on_refused};
     const struct app_config *config = app->config;
     struct net_config net = {.socket_path = config->socket,
                              .socket_mode = config->socket_mode,

@@ -133,6 +133,15 @@ static const struct {
     {MLA_MSG_RELOAD, unsupported},
 };
 
+void app_on_refused(void *user, uint16_t type, enum mla_status code)
+{
+    struct app *app = user;
+    metrics_count_request(&app->metrics, type);
+    metrics_count_reply(&app->metrics, code);
+    if (type == MLA_MSG_DECODE)
+        metrics_count_job(&app->metrics, code);
+}
+
 void app_on_message(void *user, const struct net_request *request)
 {
     struct app *app = user;

@@ -232,6 +232,8 @@ void app_drain(struct app *app, uint64_t deadline_us);
 /* ---- dispatch.c: requests of peers ---- */
 bool app_on_hello(void *app, const struct net_request *request);
 void app_on_message(void *app, const struct net_request *request);
+/* A request that net answered itself: counted like any other. */
+void app_on_refused(void *app, uint16_t type, enum mla_status code);
 /* Sends the reply of a request, filled but for its type; nothing when the client has gone. */
 void app_reply(struct app_client *client, uint16_t request_type, uint64_t request_id, struct mla_message *reply);
 /* A reply that is nothing but a status. err NULL: OK. */
