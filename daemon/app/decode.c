@@ -9,6 +9,7 @@
 #include "daemon/util/clock.h"
 
 #define ABORT_OFFSET (UINT64_C(1) << 62)
+#define WORD_BYTES   64 /* a word of a sync page has a cache line of its own */
 
 static struct app_job *job_of(struct app_request *request)
 {
@@ -79,6 +80,18 @@ static enum mla_status admit(struct app_client *client, const struct net_request
     return MLA_OK;
 }
 
+/* The stream behind a DECODE that is refused may wait for its done word already. There is no job that a batch could
+ * write for, so a plain store from here does; a reference that is not good itself stands for no word. */
+static void abort_refused(struct app_client *client, const struct mla_decode_request *d)
+{
+    const struct app_region *region = d->done.present ? memory_find(client, d->done.region) : NULL;
+    if (region == NULL || !region->mem.sync || d->done.offset % WORD_BYTES != 0 ||
+        !mla_range_fits(d->done.offset, sizeof(uint64_t), region->mem.size))
+        return;
+    uint64_t *word = (uint64_t *)(void *)((char *)region->mem.host + d->done.offset);
+    __atomic_store_n(word, d->done_value + ABORT_OFFSET, __ATOMIC_RELEASE);
+}
+
 void decode_submit(struct app_client *client, const struct net_request *request)
 {
     struct app *app = client->app;
@@ -115,6 +128,8 @@ void decode_submit(struct app_client *client, const struct net_request *request)
     return;
 refused:
     free(job);
+    if (err.code != MLA_ALREADY_EXISTS) /* then the word is that of the job in flight */
+        abort_refused(client, d);
     metrics_count_job(&app->metrics, err.code);
     app_reply_status(client, MLA_MSG_DECODE, request->request_id, &err);
 }

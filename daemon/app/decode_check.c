@@ -86,6 +86,7 @@ static int word(struct check *c, const struct mla_ref *ref, struct range_fields 
         return r;
     if (!e.region->mem.sync)
         return refuse(c, MLA_INVALID_ARGUMENT, names.region, ref->region, 0, "words live in sync pages");
+    c->inputs[c->n_inputs++] = e; /* of what may not be overwritten */
     *out = (uint64_t *)(void *)((char *)e.region->mem.host + ref->offset);
     return 0;
 }
