@@ -344,7 +344,16 @@ static void revoke_attachments(struct app_cache *cache)
             notice.cache_gone_notice.name = cache->name;
             net_send(other->peer, &notice, 0);
         }
-        decode_revoke_cache(other, cache);
+    }
+}
+
+/* All jobs of others on it, also those whose attachment has been let go of meanwhile. */
+static void revoke_jobs(struct app *app, const struct app_cache *cache)
+{
+    list_for_each_safe (node, &app->clients) {
+        struct app_client *client = list_entry(node, struct app_client, in_app);
+        if (client != cache->client)
+            decode_revoke_cache(client, cache);
     }
 }
 
@@ -356,6 +365,7 @@ void cache_leave(struct app_client *client, struct app_cache *cache)
     cache->region->n_caches--;
     sched_pin(&cache->object.sched); /* revoking answers jobs; the cache must outlive that */
     revoke_attachments(cache);
+    revoke_jobs(client->app, cache);
     app_event(client->app, (struct sched_event){.kind = SCHED_UNREGISTER, .object = &cache->object.sched});
     sched_unpin(&client->app->sched, &cache->object.sched);
     app_pump(client->app);
