@@ -326,7 +326,7 @@ static int mask_and_lengths(struct check *c)
 
 static uint64_t out_row_bytes(enum mla_dtype type)
 {
-    return MLA_V_DIM * (type == MLA_DTYPE_F32 ? 4u : type == MLA_DTYPE_BF16 ? 2u : 1u);
+    return (uint64_t)MLA_V_DIM * (type == MLA_DTYPE_F32 ? 4u : type == MLA_DTYPE_BF16 ? 2u : 1u);
 }
 
 static int tensors(struct check *c)

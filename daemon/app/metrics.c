@@ -39,10 +39,14 @@ _Static_assert(N_TIME_BOUNDS < METRICS_BUCKETS, "one more bucket is +Inf");
 
 static size_t code_index(enum mla_status code)
 {
-    for (size_t i = 0; i < N_CODES; i++)
+    size_t internal = 0;
+    for (size_t i = 0; i < N_CODES; i++) {
         if (codes[i].code == (uint32_t)code)
             return i;
-    return code_index(MLA_INTERNAL);
+        if (codes[i].code == MLA_INTERNAL)
+            internal = i;
+    }
+    return internal;
 }
 
 void metrics_count_request(struct metrics *m, uint16_t type)
