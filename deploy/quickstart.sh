@@ -103,9 +103,9 @@ done
 # ---- workers ----
 
 say "Workers A and B: two processes, started now, decoding side by side"
-shape_a=(--heads 96 --q-len 8 --kv-len "4096,1500")
-shape_b=(--heads 96 --q-len 4 --kv-len "3000,1000,777,200")
-cache=(--layers 2 --pages 200)
+shape_a=(--heads 96 --q-len 8 --kv-len "3000,1100")
+shape_b=(--heads 96 --q-len 4 --kv-len "2048,1000,300,77")
+cache=(--layers 3 --pages 200)
 rounds=3
 if [ "$short" -eq 1 ]; then
   shape_a=(--heads 96 --q-len 8 --kv-len "200,70")

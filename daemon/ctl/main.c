@@ -64,6 +64,22 @@ static int parse_seconds(const char *option, const char *text, uint64_t *us)
     return 0;
 }
 
+/* Whether nobody answered, or somebody who said no (too many clients, no right to the socket, another version). */
+static int open_exit(enum mla_status status)
+{
+    switch (status) {
+    case MLA_DISCONNECTED:
+    case MLA_TIMED_OUT:
+    case MLA_PENDING:
+    case MLA_SYSTEM_ERROR:
+    case MLA_OUT_OF_MEMORY:
+    case MLA_INVALID_ARGUMENT:
+        return CTL_EXIT_CONNECT;
+    default:
+        return CTL_EXIT_REFUSED;
+    }
+}
+
 static int run(int (*command)(struct ctl *ctl), struct ctl *ctl, const char *socket)
 {
     struct mla_options o;
@@ -75,7 +91,7 @@ static int run(int (*command)(struct ctl *ctl), struct ctl *ctl, const char *soc
     if (mla_open(&o, &ctl->client, &error) != MLA_OK) {
         fprintf(stderr, "mlactl: %s: %s\n", mla_errname(error.status),
                 error.text[0] ? error.text : mla_strerror(error.status));
-        return CTL_EXIT_CONNECT;
+        return open_exit(error.status);
     }
     int code = command(ctl);
     mla_close(ctl->client);
