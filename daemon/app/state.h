@@ -264,6 +264,8 @@ void cache_release(struct app *app, struct app_cache *cache);
 void cache_leave(struct app_client *client, struct app_cache *cache);
 void cache_client_gone(struct app_client *client);
 void cache_attach_timer(struct app *app);
+/* Answers those who wait for a name. */
+void cache_drain(struct app *app);
 /* Own or attached. NULL with *err: NOT_FOUND or CACHE_GONE. */
 struct app_cache *cache_find(struct app_client *client, uint64_t id, struct mla_error *err);
 

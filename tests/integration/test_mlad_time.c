@@ -198,6 +198,37 @@ START_TEST(not_launched_at_all)
 }
 END_TEST
 
+/* A long batch of somebody else holds up neither the end of a job that has words, nor new memory and new watches, also
+ * when memory waits to be unmapped behind it. */
+START_TEST(beside_a_long_batch)
+{
+    setup(800 * TEST_SLOW);
+    struct mla_memory memory;
+    mla_region_id region;
+    ck_assert_int_eq(mla_memory_create(4096, 0, &memory), MLA_OK);
+    worker_ok(client, mla_memory_register(client, &memory, MLA_ACCESS_READ, "idle", WORKER_TIMEOUT_US, &region));
+    mla_request_id request = worker_job_submit(&busy);
+    WAIT_FOR(running() == 1, 1000);
+    worker_expect(client, mla_region_unregister(client, region, 0), MLA_PENDING);
+    job.args.deadline_us = 50000;
+    mla_request_id waiting = worker_job_submit(&job);
+    worker_job_wait(&job, waiting, MLA_TIMED_OUT);
+    ck_assert_uint_eq(mla_word_load(mla_sync_word(job.page, 1)), 1 + MLA_ABORT_OFFSET);
+    mla_region_id other;
+    worker_ok(client, mla_memory_register(client, &memory, MLA_ACCESS_READ, "new", WORKER_TIMEOUT_US, &other));
+    job.args.deadline_us = 0;
+    waiting = worker_job_submit(&job);
+    worker_ok(client, mla_cancel(client, waiting));
+    worker_job_wait(&job, waiting, MLA_CANCELLED);
+    ck_assert_uint_eq(running(), 1);
+    worker_job_wait(&busy, request, MLA_OK);
+    worker_ok(client, mla_region_unregister(client, region, WORKER_TIMEOUT_US));
+    worker_ok(client, mla_region_unregister(client, other, WORKER_TIMEOUT_US));
+    mla_memory_free(&memory);
+    teardown();
+}
+END_TEST
+
 MLA_SUITE(mlad_time)
 {
     TCase *tc = mla_tcase(suite, "time");
@@ -206,4 +237,5 @@ MLA_SUITE(mlad_time)
     tcase_add_test(tc, default_deadline);
     tcase_add_loop_test(tc, d20_buffers_used_again, 0, 2);
     tcase_add_test(tc, not_launched_at_all);
+    tcase_add_test(tc, beside_a_long_batch);
 }

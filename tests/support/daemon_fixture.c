@@ -180,7 +180,7 @@ void daemon_start_again(struct daemon *d, ...)
 bool daemon_ended(struct daemon *d, unsigned ms)
 {
     uint64_t end = test_now_us() + ms * UINT64_C(1000);
-    for (;;) {
+    while (d->pid > 0) {
         int status;
         pid_t r = waitpid(d->pid, &status, WNOHANG);
         ck_assert_int_ge(r, 0);
@@ -193,6 +193,7 @@ bool daemon_ended(struct daemon *d, unsigned ms)
             return false;
         test_sleep_us(1000);
     }
+    return true;
 }
 
 void daemon_kill(struct daemon *d)
