@@ -71,8 +71,8 @@ int worker_check(const struct worker *w)
         /* What the cache must hold, whoever filled it; the guest has never mapped it. */
         content_pages(o->seed, layer, w->cache.num_pages, kv);
         for (uint32_t round = 0; round < o->rounds && wrong >= 0; round++) {
-            const struct answer *a = &w->answers[round * layers + layer];
-            struct check_result *c = &results[round * layers + layer];
+            const struct answer *a = &w->answers[(size_t)round * layers + layer];
+            struct check_result *c = &results[(size_t)round * layers + layer];
             if (check_one(w, a, kv, c) != 0) {
                 fprintf(stderr, "%s: no memory for the check\n", o->name);
                 wrong = -1;
@@ -82,7 +82,7 @@ int worker_check(const struct worker *w)
             }
         }
     }
-    for (uint32_t i = 0; i < o->rounds * layers && wrong >= 0; i++)
+    for (size_t i = 0; i < (size_t)o->rounds * layers && wrong >= 0; i++)
         print_row(out, w, &w->answers[i], &results[i]);
     if (out != NULL && out != stdout && fclose(out) != 0 && wrong >= 0) {
         perror(o->table);

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CONTENT_PAGE_BYTES (64u * 576u)
+#define CONTENT_PAGE_BYTES ((size_t)64 * 576)
 
 /* Draws the table that the next two use. Once per process. */
 void content_init(uint64_t seed);
