@@ -118,7 +118,7 @@ START_TEST(k8_smallest_index_of_concurrent_splits)
 }
 END_TEST
 
-/* K8 under VISIBLE: entries below the length are needed whatever the counts say, as long as a token sees them. */
+/* K8 under VISIBLE: an entry is needed when a token sees a key of it, wherever the length ends. */
 START_TEST(k8_page_out_of_range_under_visible)
 {
     struct rig rig;
@@ -130,6 +130,11 @@ START_TEST(k8_page_out_of_range_under_visible)
     j->visible[j->first_token[1]] = 500; /* the first token sees every page */
     j->table[j->table_first[1] + 3] = -1;
     j->table[j->table_first[1] + 6] = -1;
+    run_with_fault(&f, dc_fault(MLA_PAGE_OUT_OF_RANGE, 3));
+    for (uint32_t t = 0; t < 4; t++)
+        j->visible[j->first_token[1] + t] = (int32_t)(192 - t);
+    run_with_fault(&f, 0); /* no token sees a page of those entries */
+    j->visible[j->first_token[1] + 3] = 193;
     run_with_fault(&f, dc_fault(MLA_PAGE_OUT_OF_RANGE, 3));
     faulty_free(&f);
     rig_close(&rig);
