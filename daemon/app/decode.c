@@ -43,8 +43,12 @@ static enum mla_status take_visible(struct app_client *client, const struct mla_
     if (d->n_visible == 0)
         return MLA_OK;
     uint64_t bytes = d->n_visible * sizeof(int32_t);
-    if (bytes > app->config->max_queued_bytes - client->queued_bytes)
-        return mla_error_set(err, MLA_QUOTA, "visible", "over the client's quota of queued bytes");
+    if (bytes > app->config->max_queued_bytes - client->queued_bytes) {
+        mla_error_set(err, MLA_QUOTA, "visible", "over the client's quota of queued bytes");
+        err->value = client->queued_bytes + bytes;
+        err->limit = app->config->max_queued_bytes;
+        return MLA_QUOTA;
+    }
     job->visible = be_host_alloc(&app->be, bytes, &job->abi.visible);
     if (job->visible == NULL)
         return mla_error_set(err, MLA_OUT_OF_MEMORY, "visible", "no device-readable memory for the counts");
@@ -70,9 +74,9 @@ static enum mla_status admit(struct app_client *client, const struct net_request
     HASH_FIND(hh, client->jobs, &request->request_id, sizeof(request->request_id), other);
     if (other != NULL)
         return mla_error_set(err, MLA_ALREADY_EXISTS, "request_id", "a request of that id is in flight");
-    if (client->n_jobs >= config->max_jobs_in_flight) {
+    if (client->n_unanswered >= config->max_jobs_in_flight) {
         mla_error_set(err, MLA_QUOTA, NULL, "the client has as many jobs in flight as it may");
-        err->value = client->n_jobs + 1u;
+        err->value = client->n_unanswered + 1u;
         err->limit = config->max_jobs_in_flight;
         err->retry_after_us = config->retry_after_us;
         return MLA_QUOTA;
@@ -122,6 +126,7 @@ void decode_submit(struct app_client *client, const struct net_request *request)
     for (uint32_t i = 0; i < job->sched.n_pins; i++)
         sched_pin(job->pins[i]);
     client->n_jobs++;
+    client->n_unanswered++;
     HASH_ADD(hh, client->jobs, request_id, sizeof(job->request_id), job);
     job->in_hash = true;
     app_event(app, (struct sched_event){.kind = SCHED_SUBMIT, .job = &job->sched});
@@ -282,6 +287,7 @@ static void send_reply(struct app *app, struct app_job *job)
     }
     metrics_count_job(&app->metrics, r->status.code);
     job->client->jobs_answered++;
+    job->client->n_unanswered--;
     app_reply(job->client, MLA_MSG_DECODE, job->request_id, &reply);
     job->answered = true;
     job_maybe_free(app, job);

@@ -53,6 +53,7 @@ struct app_client {
     uint64_t mapped_bytes;
     uint64_t queued_bytes;                                             /* table sets and visible counts held for it */
     uint32_t n_regions, n_caches, n_table_sets, n_attachments, n_jobs; /* alive, also those on their way out */
+    uint32_t n_unanswered;                                             /* jobs: what the quota is about */
     struct app_region *regions;
     struct app_cache *caches;
     struct app_attachment *attachments;
