@@ -265,8 +265,10 @@ START_TEST(d5_daemon_killed_under_load)
     uint64_t nonce = mla_server(client)->boot_nonce;
     mla_word_store(mla_sync_word(job.page, 0), 1);
 
-    for (unsigned i = 0; i < REQUESTS; i++)
+    for (unsigned i = 0; i < REQUESTS; i++) {
+        job.args.done_value = i + 1;
         worker_ok(client, mla_decode_submit(client, i == 2 ? &busy.args : &job.args, on_answer, &answers.of[i], NULL));
+    }
     WAIT_FOR(answers.ok > 0 || mla_dispatch(client, 0) == MLA_OK, 10000 * TEST_SLOW);
     daemon_kill(&d);
     enum mla_status status;
@@ -281,7 +283,7 @@ START_TEST(d5_daemon_killed_under_load)
     ck_assert_uint_eq(answers.events, 1);
     ck_assert_uint_eq(mla_in_flight(client), 0);
     /* A stream that waits for the done word goes on. */
-    ck_assert(mla_word_aborted(mla_word_load(mla_sync_word(job.page, 1)), 1));
+    ck_assert(mla_word_aborted(mla_word_load(mla_sync_word(job.page, 1)), REQUESTS));
     worker_expect(client, mla_decode(client, &job.args, 0, NULL), MLA_DISCONNECTED);
 
     /* The file of the dead one is in the way of nobody. */
