@@ -211,10 +211,56 @@ START_TEST(batch_invariant_bits)
 }
 END_TEST
 
+/* Jobs that each fit the workspace for partials alone, not together: all are served, each with the bits it has alone.
+ */
+START_TEST(workspace_for_one_at_a_time)
+{
+    enum { JOBS = 4 };
+    daemon_start(&d, "device.workspace_bytes=3M", NULL);
+    struct mla_client *client = worker_open(d.socket, "parent");
+    struct worker_pool pool;
+    struct worker_job busy, next, jobs[JOBS];
+    mla_request_id requests[JOBS];
+    static uint8_t alone[JOBS][8 * 32 * 512 * 4];
+    worker_pool_new(client, &pool, 8, POOL_SEED);
+    struct worker_shape shape = worker_long_shape(client, &pool, 300 * TEST_SLOW);
+    worker_job_new(client, &busy, pool.cache, pool.memory.addr, 8, &shape);
+    worker_job_new(client, &next, pool.cache, pool.memory.addr, 8, &(struct worker_shape){.heads = 32, .q_len = {1}});
+    for (unsigned i = 0; i < JOBS; i++) {
+        worker_job_new(
+            client, &jobs[i], pool.cache, pool.memory.addr, 8,
+            &(struct worker_shape){.heads = 32, .q_len = {8}, .kv_len = {6000 + 900 * i}, .head_step = 31, .seed = i});
+        jobs[i].args.batch_invariant = true;
+        worker_job_run(&jobs[i]);
+        ck_assert_uint_gt(jobs[i].result.splits, 1); /* or it needs no workspace, and this tests nothing */
+        memcpy(alone[i], (uint8_t *)jobs[i].memory.addr + jobs[i].o_at, sizeof(alone[i]));
+    }
+    mla_request_id long_one = worker_job_submit(&busy), next_one = worker_job_submit(&next);
+    for (unsigned i = 0; i < JOBS; i++)
+        requests[i] = worker_job_submit(&jobs[i]);
+    worker_job_wait(&busy, long_one, MLA_OK);
+    worker_job_wait(&next, next_one, MLA_OK);
+    for (unsigned i = 0; i < JOBS; i++) {
+        worker_job_wait(&jobs[i], requests[i], MLA_OK);
+        ck_assert_mem_eq(alone[i], (uint8_t *)jobs[i].memory.addr + jobs[i].o_at, sizeof(alone[i]));
+    }
+    worker_job_check(&jobs[JOBS - 1]);
+    ck_assert_uint_eq(daemon_log_count(&d, "plan_failed"), 0);
+    worker_job_free(client, &busy);
+    worker_job_free(client, &next);
+    for (unsigned i = 0; i < JOBS; i++)
+        worker_job_free(client, &jobs[i]);
+    worker_pool_free(client, &pool);
+    mla_close(client);
+    daemon_stop(&d, SIGTERM, 0);
+}
+END_TEST
+
 MLA_SUITE(mlad_jobs)
 {
     TCase *tc = mla_tcase(suite, "jobs");
     tcase_add_test(tc, two_workers_share_a_cache);
     tcase_add_test(tc, jobs_of_two_clients_share_a_batch);
     tcase_add_test(tc, batch_invariant_bits);
+    tcase_add_test(tc, workspace_for_one_at_a_time);
 }
