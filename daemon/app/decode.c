@@ -67,6 +67,16 @@ static uint64_t deadline(const struct app *app, const struct mla_decode_request 
     return at;
 }
 
+/* What planning a launch with this job takes: a record per sequence and one per tile. */
+static uint32_t plan_records(const struct app *app, const struct app_job *job)
+{
+    const struct app_table_set *set = job->tables;
+    uint32_t tile_rows = be_facts(&app->be)->tile_rows, n = 0;
+    for (uint32_t s = 0; s < set->n_seqs; s++)
+        n += (set->q_len[s] * job->abi.heads + tile_rows - 1) / tile_rows;
+    return n > set->n_seqs ? n : set->n_seqs;
+}
+
 static enum mla_status admit(struct app_client *client, const struct net_request *request, struct mla_error *err)
 {
     struct app_job *other;
@@ -120,7 +130,7 @@ void decode_submit(struct app_client *client, const struct net_request *request)
     /* What one launch of the kernels has in common. */
     job->sched.compat = (uint64_t)d->heads | (uint64_t)d->out_type << 16 | (uint64_t)job->cache->layout << 24;
     job->sched.cost = batch_reserved_bytes(app, job);
-    job->sched.seqs = job->tables->n_seqs;
+    job->sched.seqs = plan_records(app, job);
     job->sched.priority = d->priority;
     job->sched.has_ready = job->ready_word != NULL;
     for (uint32_t i = 0; i < job->sched.n_pins; i++)
@@ -155,25 +165,22 @@ void decode_cancel(struct app_client *client, const struct net_request *request)
     app_event(client->app, (struct sched_event){.kind = SCHED_CANCEL, .job = &job->sched});
 }
 
-static struct app_job *find_revoked(struct app_client *client, const struct app_cache *cache)
-{
-    struct app_job *job, *next;
-    HASH_ITER (hh, client->jobs, job, next) {
-        if (job->cache == cache && !job->revoked && job->sched.state < SCHED_RUNNING)
-            return job;
-    }
-    return NULL;
-}
-
-/* What has not been launched ends; what runs ends by itself. Answering one job may answer others, so the search begins
- * anew each time. */
+/* What has not been launched ends; what runs ends by itself. The jobs end together: were each carried out before the
+ * next, the batch that they are staged in would be planned again for every one. */
 void decode_revoke_cache(struct app_client *client, const struct app_cache *cache)
 {
-    struct app_job *job;
-    while ((job = find_revoked(client, cache)) != NULL) {
+    struct app *app = client->app;
+    bool within = app->in_actions;
+    struct app_job *job, *next;
+    app->in_actions = true;
+    HASH_ITER (hh, client->jobs, job, next) {
+        if (job->cache != cache || job->sched.state >= SCHED_RUNNING)
+            continue;
         job->revoked = true;
-        app_event(client->app, (struct sched_event){.kind = SCHED_CANCEL, .job = &job->sched});
+        app_event(app, (struct sched_event){.kind = SCHED_CANCEL, .job = &job->sched});
     }
+    app->in_actions = within;
+    app_pump(app);
 }
 
 /* ---- ready words ---- */

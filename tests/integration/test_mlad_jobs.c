@@ -256,6 +256,91 @@ START_TEST(workspace_for_one_at_a_time)
 }
 END_TEST
 
+/* What a launch takes is bounded by its tiles as well, not by its sequences alone: planning takes the loop's time. */
+START_TEST(tiles_of_a_launch)
+{
+    enum { JOBS = 6 };
+    daemon_start(&d, "scheduler.batch_seqs=4", NULL);
+    struct mla_client *client = worker_open(d.socket, "parent");
+    struct worker_pool pool;
+    struct worker_job busy, next, jobs[JOBS];
+    mla_request_id requests[JOBS];
+    worker_pool_new(client, &pool, 8, POOL_SEED);
+    struct worker_shape shape = worker_long_shape(client, &pool, 300 * TEST_SLOW);
+    worker_job_new(client, &busy, pool.cache, pool.memory.addr, 8, &shape);
+    worker_job_new(client, &next, pool.cache, pool.memory.addr, 8, &(struct worker_shape){.heads = 64, .q_len = {1}});
+    for (unsigned i = 0; i < JOBS; i++)
+        worker_job_new(client, &jobs[i], pool.cache, pool.memory.addr, 8,
+                       &(struct worker_shape){.heads = 64, .q_len = {8}, .kv_len = {100}, .head_step = 31, .seed = i});
+    mla_request_id long_one = worker_job_submit(&busy), next_one = worker_job_submit(&next);
+    for (unsigned i = 0; i < JOBS; i++)
+        requests[i] = worker_job_submit(&jobs[i]);
+    worker_job_wait(&busy, long_one, MLA_OK);
+    worker_job_wait(&next, next_one, MLA_OK);
+    for (unsigned i = 0; i < JOBS; i++) {
+        worker_job_wait(&jobs[i], requests[i], MLA_OK);
+        ck_assert_uint_eq(jobs[i].result.tiles, 2);
+        ck_assert_uint_eq(jobs[i].result.batch_jobs, 2);
+        worker_job_check(&jobs[i]);
+        worker_job_free(client, &jobs[i]);
+    }
+    worker_job_free(client, &busy);
+    worker_job_free(client, &next);
+    worker_pool_free(client, &pool);
+    mla_close(client);
+    daemon_stop(&d, SIGTERM, 0);
+}
+END_TEST
+
+/* A cache goes under many staged jobs: they leave their batch together, it is not planned again for each. */
+START_TEST(staged_jobs_are_revoked_together)
+{
+    enum { JOBS = 20 };
+    daemon_start(&d, NULL);
+    struct mla_client *owner = worker_open(d.socket, "owner"), *client = worker_open(d.socket, "attacher");
+    struct worker_pool theirs, pool;
+    struct worker_job busy[2], jobs[JOBS], rest;
+    mla_request_id long_ones[2], requests[JOBS], last;
+    worker_pool_new(owner, &theirs, POOL_PAGES, POOL_SEED);
+    worker_ok(owner, mla_cache_publish(owner, theirs.cache, "main", NULL, 0, WORKER_TIMEOUT_US));
+    worker_pool_new(client, &pool, 8, POOL_SEED);
+    mla_cache_id cache = attach(client);
+    struct worker_shape shape = worker_long_shape(client, &pool, 500 * TEST_SLOW);
+    struct worker_shape small = {.heads = 64, .q_len = {1}, .kv_len = {100}, .head_step = 31};
+    for (unsigned i = 0; i < 2; i++)
+        worker_job_new(client, &busy[i], pool.cache, pool.memory.addr, 8, &shape);
+    for (unsigned i = 0; i < JOBS; i++)
+        worker_job_new(client, &jobs[i], cache, theirs.memory.addr, POOL_PAGES, &small);
+    worker_job_new(client, &rest, pool.cache, pool.memory.addr, 8, &small);
+    for (unsigned i = 0; i < 2; i++)
+        long_ones[i] = worker_job_submit(&busy[i]);
+    for (unsigned i = 0; i < JOBS; i++)
+        requests[i] = worker_job_submit(&jobs[i]);
+    last = worker_job_submit(&rest);
+    worker_job_wait(&busy[0], long_ones[0], MLA_OK);
+    ck_assert_double_eq(worker_metric(owner, "mlad_jobs", "state=\"staged\""), JOBS + 1);
+    double plans = worker_metric(owner, "mlad_plans_total", "");
+    worker_ok(owner, mla_cache_drop(owner, theirs.cache, WORKER_TIMEOUT_US));
+    ck_assert_double_eq(worker_metric(owner, "mlad_jobs", "state=\"staged\""), 1);
+    ck_assert_double_eq(worker_metric(owner, "mlad_plans_total", ""), plans + 1);
+    for (unsigned i = 0; i < JOBS; i++) {
+        worker_job_wait(&jobs[i], requests[i], MLA_CACHE_GONE);
+        worker_job_free(client, &jobs[i]);
+    }
+    worker_job_wait(&busy[1], long_ones[1], MLA_OK);
+    worker_job_wait(&rest, last, MLA_OK);
+    worker_job_check(&rest);
+    worker_job_free(client, &rest);
+    for (unsigned i = 0; i < 2; i++)
+        worker_job_free(client, &busy[i]);
+    worker_pool_free(client, &pool);
+    mla_close(client);
+    mla_close(owner);
+    mla_memory_free(&theirs.memory);
+    daemon_stop(&d, SIGTERM, 0);
+}
+END_TEST
+
 MLA_SUITE(mlad_jobs)
 {
     TCase *tc = mla_tcase(suite, "jobs");
@@ -263,4 +348,6 @@ MLA_SUITE(mlad_jobs)
     tcase_add_test(tc, jobs_of_two_clients_share_a_batch);
     tcase_add_test(tc, batch_invariant_bits);
     tcase_add_test(tc, workspace_for_one_at_a_time);
+    tcase_add_test(tc, tiles_of_a_launch);
+    tcase_add_test(tc, staged_jobs_are_revoked_together);
 }
