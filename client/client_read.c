@@ -82,7 +82,7 @@ enum mla_status mla_read_health(struct mla_client *client, uint64_t timeout_us, 
     if (!reply)
         return why_not(client);
     const struct mla_health_reply *r = &reply->health_reply;
-    struct mla_arena a;
+    struct mla_arena a = {0};
     if (!make_block(client, &a,
                     ROOM(struct mla_health_info, 1) + text_room(r->reason) + text_room(r->version) +
                         text_room(r->backend) + text_room(r->gpu_uuid) + text_room(r->isolation)))
@@ -121,7 +121,7 @@ enum mla_status mla_read_metrics(struct mla_client *client, uint64_t timeout_us,
     if (!reply)
         return why_not(client);
     const struct mla_metrics_reply *r = &reply->metrics_reply;
-    struct mla_arena a;
+    struct mla_arena a = {0};
     if (!make_block(client, &a, metrics_room(r)))
         return MLA_OUT_OF_MEMORY;
     struct mla_metrics_info *info = put(&a, 1, sizeof(*info));
@@ -155,7 +155,7 @@ enum mla_status mla_read_daemon(struct mla_client *client, uint64_t timeout_us, 
     if (!reply)
         return why_not(client);
     const struct mla_daemon_status *r = &reply->status_reply.daemon;
-    struct mla_arena a;
+    struct mla_arena a = {0};
     if (!make_block(client, &a,
                     ROOM(struct mla_daemon_info, 1) + text_room(r->version) + text_room(r->backend) +
                         text_room(r->gpu_uuid) + text_room(r->device_name)))
@@ -196,7 +196,7 @@ enum mla_status mla_read_clients(struct mla_client *client, uint64_t timeout_us,
     size_t room = ROOM(struct mla_client_list, 1) + ROOM(struct mla_client_info *, n) + ROOM(struct mla_client_info, n);
     for (size_t i = 0; i < n; i++)
         room += text_room(r->clients[i].name);
-    struct mla_arena a;
+    struct mla_arena a = {0};
     if (!make_block(client, &a, room))
         return MLA_OUT_OF_MEMORY;
     struct mla_client_list *list = put(&a, 1, sizeof(*list));
@@ -236,7 +236,7 @@ enum mla_status mla_read_caches(struct mla_client *client, uint64_t timeout_us, 
     size_t room = ROOM(struct mla_cache_list, 1) + ROOM(struct mla_cache_entry *, n) + ROOM(struct mla_cache_entry, n);
     for (size_t i = 0; i < n; i++)
         room += text_room(r->caches[i].name) + text_room(r->caches[i].label);
-    struct mla_arena a;
+    struct mla_arena a = {0};
     if (!make_block(client, &a, room))
         return MLA_OUT_OF_MEMORY;
     struct mla_cache_list *list = put(&a, 1, sizeof(*list));

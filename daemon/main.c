@@ -122,5 +122,11 @@ int main(int argc, char **argv)
     mla_log_level_parse(config.log_level, &level);
     mla_log_init();
     mla_log_set_level(level);
-    return app_run(&config);
+    int code = app_run(&config);
+    if (code == APP_EXIT_DEVICE_LOST || code == APP_EXIT_DRAIN_TIMEOUT) {
+        /* Threads of the backend still run: nothing that ends with the process may be taken from under them. */
+        fflush(NULL);
+        _exit(code);
+    }
+    return code;
 }

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what is needed, builds and tests everything, on Debian 12 as root or with sudo; about a quarter of an hour on
+# Installs what is needed, builds and tests everything, on Debian 12 as root or with sudo; under twenty minutes on
 # two cores.
 #   tests/run.sh              all stages
 #   tests/run.sh STAGE ...    some of: packages dev release asan-ubsan tsan tidy

@@ -10,6 +10,10 @@
 /* One per process; static, so that what is still registered at exit stays reachable. */
 static struct app the_app;
 
+/* Time for the backend to end what answers hang on, after the last job: a launch that outlives the drain's deadline may
+ * hold it up. */
+#define EXIT_PATIENCE_NS (200 * MLA_NS_PER_MS)
+
 static void shut_down(struct app *app, int exit_code);
 
 /* ---- events and actions ---- */
@@ -64,11 +68,16 @@ static void carry_out(struct app *app, const struct sched_action *action)
         app_arm_timer(&app->sched_timer, action->at_ns);
         break;
     case SCHED_EXIT:
-        /* Memory that clients have given up may still be on its way out of the backend: they are answered first. */
-        if (action->code == MLA_OK && app->n_requests > 0)
-            app->exit_pending = true;
-        else
-            shut_down(app, exit_code_of(action->code));
+        /* Memory that clients have given up may still be on its way out of the backend, and done words of jobs that
+         * will not run on their way to their abort values: they are answered first. */
+        app->exit_code = exit_code_of(action->code);
+        if (app->n_requests == 0 || app->device_lost) {
+            shut_down(app, app->exit_code);
+            break;
+        }
+        app->exit_pending = true;
+        if (app->exit_code != APP_EXIT_OK) /* a launch still runs, and some of that may wait for it */
+            app_arm_timer(&app->sched_timer, mla_now_ns() + EXIT_PATIENCE_NS);
         break;
     }
 }
@@ -96,7 +105,9 @@ void app_event(struct app *app, struct sched_event event)
 static void on_timer(uv_timer_t *timer)
 {
     struct app *app = timer->data;
-    if (timer == &app->sched_timer)
+    if (app->exit_pending)
+        shut_down(app, app->exit_code);
+    else if (timer == &app->sched_timer)
         app_event(app, (struct sched_event){.kind = SCHED_TIMER});
     else
         cache_attach_timer(app);
@@ -121,7 +132,7 @@ void app_submit(struct app *app, struct app_request *request)
     if (app->device_lost)
         return;
     request->be.user = request;
-    app->n_requests += request->be.op != BE_WATCH; /* a WATCH may stay unanswered */
+    app->n_requests += request->be.op != BE_WATCH && request->be.op != BE_LAUNCH;
     if (list_empty(&app->overflow) && be_submit(&app->be, &request->be) == 0)
         return;
     list_push_back(&app->overflow, &request->in_overflow);
@@ -169,13 +180,13 @@ static void on_backend(uv_poll_t *poll, int status, int events)
                 lose_device(app, &batch[i].error);
             } else {
                 struct app_request *request = batch[i].request->user;
-                app->n_requests -= batch[i].kind == BE_DONE || batch[i].kind == BE_BATCH_DONE;
+                app->n_requests -= batch[i].kind == BE_DONE;
                 request->done(app, request, &batch[i]);
             }
         }
         flush_overflow(app);
         if (app->exit_pending && app->n_requests == 0)
-            shut_down(app, APP_EXIT_OK);
+            shut_down(app, app->exit_code);
     } while (n == EVENTS_PER_POLL && !app->closing);
 }
 
@@ -196,6 +207,7 @@ void app_drain(struct app *app, uint64_t deadline_us)
             notice.goaway_notice.deadline_us = deadline_us;
             net_send(peer, &notice, 0);
         }
+        cache_drain(app);
     }
     uint64_t limit_us = (UINT64_MAX - now) / MLA_NS_PER_US;
     uint64_t deadline_ns = now + (deadline_us < limit_us ? deadline_us : limit_us) * MLA_NS_PER_US;
@@ -275,7 +287,7 @@ static int open_backend(struct app *app)
 
 static int open_net(struct app *app)
 {
-    static const struct net_handlers handlers = {app_on_hello, app_on_message, app_on_closed};
+    static const struct net_handlers handlers = {app_on_hello, app_on_message, app_on_closed, app_on_refused};
     const struct app_config *config = app->config;
     struct net_config net = {.socket_path = config->socket,
                              .socket_mode = config->socket_mode,

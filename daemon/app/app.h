@@ -10,7 +10,7 @@ enum app_exit {
     APP_EXIT_START = 1,        /* configuration, socket or backend: the log says which */
     APP_EXIT_USAGE = 2,        /* command line */
     APP_EXIT_DEVICE_LOST = 3,  /* the device failed; all in flight was answered so */
-    APP_EXIT_DRAIN_TIMEOUT = 4 /* the drain deadline passed while a launch was still running */
+    APP_EXIT_DRAIN_TIMEOUT = 4 /* the drain deadline passed with jobs in flight */
 };
 
 /* Runs until a signal, a DRAIN request or the loss of the device ends it. Returns an enum app_exit. Once per process.

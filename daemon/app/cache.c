@@ -223,7 +223,8 @@ void cache_publish(struct app_client *client, const struct net_request *request)
     } else {
         cache->published = true;
         strncpy(cache->name, r->name, sizeof(cache->name) - 1);
-        memcpy(cache->gids, r->gids, r->n_gids * sizeof(uint32_t));
+        if (r->n_gids > 0)
+            memcpy(cache->gids, r->gids, r->n_gids * sizeof(uint32_t));
         cache->n_gids = r->n_gids;
         list_push_back(&app->published, &cache->in_published);
         app_reply_status(client, MLA_MSG_PUBLISH_CACHE, request->request_id, NULL);
@@ -267,6 +268,24 @@ void cache_attach_timer(struct app *app)
     app_arm_timer(&app->attach_timer, next);
 }
 
+static void no_wait(struct app_client *client, uint64_t request_id)
+{
+    struct mla_error err = {0};
+    refuse(&err, MLA_DRAINING, NULL, 0, 0, "the daemon ends; the name is not published and will not be");
+    app_reply_status(client, MLA_MSG_ATTACH_CACHE, request_id, &err);
+}
+
+void cache_drain(struct app *app)
+{
+    list_for_each_safe (node, &app->attach_waits) {
+        struct app_attach_wait *wait = list_entry(node, struct app_attach_wait, in_app);
+        struct app_client *waiter = wait->client;
+        uint64_t request_id = wait->request_id;
+        wait_end(wait);
+        no_wait(waiter, request_id);
+    }
+}
+
 void cache_attach(struct app_client *client, const struct net_request *request)
 {
     struct app *app = client->app;
@@ -282,6 +301,10 @@ void cache_attach(struct app_client *client, const struct net_request *request)
     struct app_cache *cache = find_published(app, uid, r->name);
     if (cache != NULL && may_attach(client, cache)) {
         attach(client, request->request_id, cache);
+        return;
+    }
+    if (r->wait_us > 0 && app->health == MLA_HEALTH_DRAINING) {
+        no_wait(client, request->request_id);
         return;
     }
     struct app_attach_wait *wait = r->wait_us == 0 ? NULL : calloc(1, sizeof(*wait));
@@ -346,7 +369,16 @@ static void revoke_attachments(struct app_cache *cache)
             notice.cache_gone_notice.name = cache->name;
             net_send(other->peer, &notice, 0);
         }
-        decode_revoke_cache(other, cache);
+    }
+}
+
+/* All jobs of others on it, also those whose attachment has been let go of meanwhile. */
+static void revoke_jobs(struct app *app, const struct app_cache *cache)
+{
+    list_for_each_safe (node, &app->clients) {
+        struct app_client *client = list_entry(node, struct app_client, in_app);
+        if (client != cache->client)
+            decode_revoke_cache(client, cache);
     }
 }
 
@@ -358,6 +390,7 @@ void cache_leave(struct app_client *client, struct app_cache *cache)
     cache->region->n_caches--;
     sched_pin(&cache->object.sched); /* revoking answers jobs; the cache must outlive that */
     revoke_attachments(cache);
+    revoke_jobs(client->app, cache);
     app_event(client->app, (struct sched_event){.kind = SCHED_UNREGISTER, .object = &cache->object.sched});
     sched_unpin(&client->app->sched, &cache->object.sched);
     app_pump(client->app);

@@ -91,7 +91,7 @@ void app_on_closed(void *user, struct net_peer *peer)
     struct app *app = user;
     struct app_client *client = net_peer_user(peer);
     client->peer = NULL;
-    if (app->closing) /* the process ends; what is registered goes with it */
+    if (app->exit_pending || app->closing) /* the process ends; what is registered goes with it */
         return;
     mla_log(MLA_LOG_INFO, "client_out", "client=%016llx name=%s jobs=%u", (unsigned long long)client->id, client->name,
             client->sched.in_flight);

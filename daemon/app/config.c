@@ -19,14 +19,17 @@ struct key {
 #define AT(member) offsetof(struct app_config, member)
 #define GIB        (UINT64_C(1) << 30)
 
+/* Longer than any name of these is, and short enough for inih, which cuts lines at 200 characters. */
+#define NAME_MAX_CHARS 64
+
 /* The one list of keys: defaults, ranges, printing and reading follow from it. */
 static const struct key keys[] = {
     {"daemon", "socket", KEY_TEXT, AT(socket), 1, 107, "/run/mlad/mlad.sock"},
     {"daemon", "socket_mode", KEY_OCTAL32, AT(socket_mode), 0, 0777, "0660"},
-    {"daemon", "socket_group", KEY_TEXT, AT(socket_group), 0, 255, ""},
-    {"daemon", "backend", KEY_TEXT, AT(backend), 1, 255, "cpu"},
-    {"daemon", "log_level", KEY_TEXT, AT(log_level), 1, 255, "info"},
-    {"daemon", "admin_group", KEY_TEXT, AT(admin_group), 0, 255, ""},
+    {"daemon", "socket_group", KEY_TEXT, AT(socket_group), 0, NAME_MAX_CHARS, ""},
+    {"daemon", "backend", KEY_TEXT, AT(backend), 1, NAME_MAX_CHARS, "cpu"},
+    {"daemon", "log_level", KEY_TEXT, AT(log_level), 1, NAME_MAX_CHARS, "info"},
+    {"daemon", "admin_group", KEY_TEXT, AT(admin_group), 0, NAME_MAX_CHARS, ""},
     {"daemon", "drain_timeout_ms", KEY_U64, AT(drain_timeout_ms), 0, 3600000, "10000"},
     {"limits", "max_clients", KEY_U64, AT(max_clients), 1, 16384, "1024"},
     {"limits", "max_regions", KEY_U64, AT(max_regions), 1, 1 << 20, "1024"},
@@ -44,7 +47,7 @@ static const struct key keys[] = {
     {"scheduler", "batch_seqs", KEY_U64, AT(batch_seqs), 1, 1 << 20, "65536"},
     {"scheduler", "default_timeout_ms", KEY_U64, AT(default_timeout_ms), 0, 86400000, "30000"},
     {"scheduler", "retry_after_us", KEY_U64, AT(retry_after_us), 0, 60000000, "10000"},
-    {"scheduler", "policy", KEY_TEXT, AT(policy), 1, 255, "auto"},
+    {"scheduler", "policy", KEY_TEXT, AT(policy), 1, NAME_MAX_CHARS, "auto"},
     {"device", "workspace_bytes", KEY_BYTES, AT(workspace_bytes), 1 << 20, 64 * GIB, "256M"},
     {"device", "cpu_threads", KEY_U64, AT(cpu_threads), 0, 1024, "0"},
     {"device", "gpu", KEY_TEXT, AT(gpu), 1, 255, "0"},
@@ -138,41 +141,60 @@ void config_defaults(struct app_config *config)
 
 struct load {
     struct app_config *config;
+    FILE *file;
+    int line;     /* read last */
+    int why_line; /* what why is about */
     char *why;
     size_t why_bytes;
+    bool seen[N_KEYS];
 };
+
+static char *read_line(char *text, int bytes, void *stream)
+{
+    struct load *load = stream;
+    load->line++;
+    return fgets(text, bytes, load->file);
+}
 
 static int on_pair(void *user, const char *section, const char *name, const char *value)
 {
     struct load *load = user;
     if (load->why[0] != '\0') /* inih goes on after an error; the first one is the one it names */
         return 0;
+    load->why_line = load->line;
     const struct key *key = find_key(section, strlen(section), name);
     if (key == NULL) {
         snprintf(load->why, load->why_bytes, "unknown key %.64s.%.64s", section, name);
         return 0;
     }
+    /* inih hands an indented line over as a further value of the key above it. */
+    if (load->seen[key - keys]) {
+        snprintf(load->why, load->why_bytes, "%s.%s stands there twice, or the line is indented", section, name);
+        return 0;
+    }
+    load->seen[key - keys] = true;
     return set_key(load->config, key, value, load->why, load->why_bytes) == 0;
 }
 
 int config_load(struct app_config *config, const char *path, char *why, size_t why_bytes)
 {
     char inner[256] = "";
-    struct load load = {config, inner, sizeof(inner)};
-    FILE *file = fopen(path, "re");
-    if (file == NULL) {
+    struct load load = {.config = config, .why = inner, .why_bytes = sizeof(inner)};
+    load.file = fopen(path, "re");
+    if (load.file == NULL) {
         snprintf(why, why_bytes, "%s: %s", path, strerror(errno));
         return -1;
     }
-    int line = ini_parse_file(file, on_pair, &load);
-    fclose(file);
-    if (line == 0)
+    int line = ini_parse_stream(read_line, &load, on_pair, &load);
+    bool failed = ferror(load.file) != 0;
+    fclose(load.file);
+    if (line == 0 && !failed)
         return 0;
-    if (line < 0)
+    if (line <= 0)
         snprintf(why, why_bytes, "%s: cannot be read", path);
     else
         snprintf(why, why_bytes, "%s:%d: %s", path, line,
-                 inner[0] != '\0' ? inner : "not \"key = value\" in a [section]");
+                 line == load.why_line ? inner : "not \"key = value\" in a [section]");
     return -1;
 }
 

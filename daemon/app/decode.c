@@ -9,6 +9,7 @@
 #include "daemon/util/clock.h"
 
 #define ABORT_OFFSET (UINT64_C(1) << 62)
+#define WORD_BYTES   64 /* a word of a sync page has a cache line of its own */
 
 static struct app_job *job_of(struct app_request *request)
 {
@@ -42,8 +43,12 @@ static enum mla_status take_visible(struct app_client *client, const struct mla_
     if (d->n_visible == 0)
         return MLA_OK;
     uint64_t bytes = d->n_visible * sizeof(int32_t);
-    if (bytes > app->config->max_queued_bytes - client->queued_bytes)
-        return mla_error_set(err, MLA_QUOTA, "visible", "over the client's quota of queued bytes");
+    if (bytes > app->config->max_queued_bytes - client->queued_bytes) {
+        mla_error_set(err, MLA_QUOTA, "visible", "over the client's quota of queued bytes");
+        err->value = client->queued_bytes + bytes;
+        err->limit = app->config->max_queued_bytes;
+        return MLA_QUOTA;
+    }
     job->visible = be_host_alloc(&app->be, bytes, &job->abi.visible);
     if (job->visible == NULL)
         return mla_error_set(err, MLA_OUT_OF_MEMORY, "visible", "no device-readable memory for the counts");
@@ -62,6 +67,16 @@ static uint64_t deadline(const struct app *app, const struct mla_decode_request 
     return at;
 }
 
+/* What planning a launch with this job takes: a record per sequence and one per tile. */
+static uint32_t plan_records(const struct app *app, const struct app_job *job)
+{
+    const struct app_table_set *set = job->tables;
+    uint32_t tile_rows = be_facts(&app->be)->tile_rows, n = 0;
+    for (uint32_t s = 0; s < set->n_seqs; s++)
+        n += (set->q_len[s] * job->abi.heads + tile_rows - 1) / tile_rows;
+    return n > set->n_seqs ? n : set->n_seqs;
+}
+
 static enum mla_status admit(struct app_client *client, const struct net_request *request, struct mla_error *err)
 {
     struct app_job *other;
@@ -69,14 +84,26 @@ static enum mla_status admit(struct app_client *client, const struct net_request
     HASH_FIND(hh, client->jobs, &request->request_id, sizeof(request->request_id), other);
     if (other != NULL)
         return mla_error_set(err, MLA_ALREADY_EXISTS, "request_id", "a request of that id is in flight");
-    if (client->n_jobs >= config->max_jobs_in_flight) {
+    if (client->n_unanswered >= config->max_jobs_in_flight) {
         mla_error_set(err, MLA_QUOTA, NULL, "the client has as many jobs in flight as it may");
-        err->value = client->n_jobs + 1u;
+        err->value = client->n_unanswered + 1u;
         err->limit = config->max_jobs_in_flight;
         err->retry_after_us = config->retry_after_us;
         return MLA_QUOTA;
     }
     return MLA_OK;
+}
+
+/* The stream behind a DECODE that is refused may wait for its done word already. There is no job that a batch could
+ * write for, so a plain store from here does; a reference that is not good itself stands for no word. */
+static void abort_refused(struct app_client *client, const struct mla_decode_request *d)
+{
+    const struct app_region *region = d->done.present ? memory_find(client, d->done.region) : NULL;
+    if (region == NULL || !region->mem.sync || d->done.offset % WORD_BYTES != 0 ||
+        !mla_range_fits(d->done.offset, sizeof(uint64_t), region->mem.size))
+        return;
+    uint64_t *word = (uint64_t *)(void *)((char *)region->mem.host + d->done.offset);
+    __atomic_store_n(word, d->done_value + ABORT_OFFSET, __ATOMIC_RELEASE);
 }
 
 void decode_submit(struct app_client *client, const struct net_request *request)
@@ -103,18 +130,21 @@ void decode_submit(struct app_client *client, const struct net_request *request)
     /* What one launch of the kernels has in common. */
     job->sched.compat = (uint64_t)d->heads | (uint64_t)d->out_type << 16 | (uint64_t)job->cache->layout << 24;
     job->sched.cost = batch_reserved_bytes(app, job);
-    job->sched.seqs = job->tables->n_seqs;
+    job->sched.seqs = plan_records(app, job);
     job->sched.priority = d->priority;
     job->sched.has_ready = job->ready_word != NULL;
     for (uint32_t i = 0; i < job->sched.n_pins; i++)
         sched_pin(job->pins[i]);
     client->n_jobs++;
+    client->n_unanswered++;
     HASH_ADD(hh, client->jobs, request_id, sizeof(job->request_id), job);
     job->in_hash = true;
     app_event(app, (struct sched_event){.kind = SCHED_SUBMIT, .job = &job->sched});
     return;
 refused:
     free(job);
+    if (err.code != MLA_ALREADY_EXISTS) /* then the word is that of the job in flight */
+        abort_refused(client, d);
     metrics_count_job(&app->metrics, err.code);
     app_reply_status(client, MLA_MSG_DECODE, request->request_id, &err);
 }
@@ -135,25 +165,22 @@ void decode_cancel(struct app_client *client, const struct net_request *request)
     app_event(client->app, (struct sched_event){.kind = SCHED_CANCEL, .job = &job->sched});
 }
 
-static struct app_job *find_revoked(struct app_client *client, const struct app_cache *cache)
-{
-    struct app_job *job, *next;
-    HASH_ITER (hh, client->jobs, job, next) {
-        if (job->cache == cache && !job->revoked && job->sched.state < SCHED_RUNNING)
-            return job;
-    }
-    return NULL;
-}
-
-/* What has not been launched ends; what runs ends by itself. Answering one job may answer others, so the search begins
- * anew each time. */
+/* What has not been launched ends; what runs ends by itself. The jobs end together: were each carried out before the
+ * next, the batch that they are staged in would be planned again for every one. */
 void decode_revoke_cache(struct app_client *client, const struct app_cache *cache)
 {
-    struct app_job *job;
-    while ((job = find_revoked(client, cache)) != NULL) {
+    struct app *app = client->app;
+    bool within = app->in_actions;
+    struct app_job *job, *next;
+    app->in_actions = true;
+    HASH_ITER (hh, client->jobs, job, next) {
+        if (job->cache != cache || job->sched.state >= SCHED_RUNNING)
+            continue;
         job->revoked = true;
-        app_event(client->app, (struct sched_event){.kind = SCHED_CANCEL, .job = &job->sched});
+        app_event(app, (struct sched_event){.kind = SCHED_CANCEL, .job = &job->sched});
     }
+    app->in_actions = within;
+    app_pump(app);
 }
 
 /* ---- ready words ---- */
@@ -267,6 +294,7 @@ static void send_reply(struct app *app, struct app_job *job)
     }
     metrics_count_job(&app->metrics, r->status.code);
     job->client->jobs_answered++;
+    job->client->n_unanswered--;
     app_reply(job->client, MLA_MSG_DECODE, job->request_id, &reply);
     job->answered = true;
     job_maybe_free(app, job);

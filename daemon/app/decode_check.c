@@ -92,6 +92,7 @@ static int word(struct check *c, const struct mla_ref *ref, struct range_fields 
         return r;
     if (!e.region->mem.sync)
         return refuse(c, MLA_INVALID_ARGUMENT, names.region, ref->region, 0, "words live in sync pages");
+    c->inputs[c->n_inputs++] = e; /* of what may not be overwritten */
     *out = (uint64_t *)(void *)((char *)e.region->mem.host + ref->offset);
     return 0;
 }
@@ -335,7 +336,7 @@ static int mask_and_lengths(struct check *c)
 
 static uint64_t out_row_bytes(enum mla_dtype type)
 {
-    return MLA_V_DIM * (type == MLA_DTYPE_F32 ? 4u : type == MLA_DTYPE_BF16 ? 2u : 1u);
+    return (uint64_t)MLA_V_DIM * (type == MLA_DTYPE_F32 ? 4u : type == MLA_DTYPE_BF16 ? 2u : 1u);
 }
 
 static int tensors(struct check *c)

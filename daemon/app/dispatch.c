@@ -12,9 +12,10 @@ void app_reply(struct app_client *client, uint16_t request_type, uint64_t reques
     metrics_count_reply(&client->app->metrics, reply->reply.status.code);
     if (client->peer == NULL || net_send(client->peer, reply, request_id) != -E2BIG)
         return;
-    struct mla_error err;
-    mla_error_set(&err, MLA_TOO_LARGE, NULL, "the reply is over the protocol's cap");
-    app_reply_status(client, request_type, request_id, &err);
+    struct mla_message refusal; /* a bare status, which always fits */
+    mla_message_init(&refusal, reply->type);
+    mla_error_set(&refusal.reply.status, MLA_TOO_LARGE, NULL, "the reply is over the protocol's cap");
+    net_send(client->peer, &refusal, request_id);
 }
 
 void app_reply_status(struct app_client *client, uint16_t request_type, uint64_t request_id,
@@ -132,6 +133,15 @@ static const struct {
     {MLA_MSG_EVICT, unsupported},
     {MLA_MSG_RELOAD, unsupported},
 };
+
+void app_on_refused(void *user, uint16_t type, enum mla_status code)
+{
+    struct app *app = user;
+    metrics_count_request(&app->metrics, type);
+    metrics_count_reply(&app->metrics, code);
+    if (type == MLA_MSG_DECODE)
+        metrics_count_job(&app->metrics, code);
+}
 
 void app_on_message(void *user, const struct net_request *request)
 {

@@ -24,6 +24,8 @@ static const struct {
 };
 #define N_TYPES (sizeof(request_types) / sizeof(request_types[0]))
 #define N_CODES (sizeof(codes) / sizeof(codes[0]))
+/* Codes above are the client library's own. */
+#define CODE_LAST 499u
 _Static_assert(N_TYPES == METRICS_REQUESTS, "METRICS_REQUESTS must follow MLA_REQUEST_LIST");
 _Static_assert(N_CODES <= METRICS_CODES, "METRICS_CODES is too small");
 
@@ -37,10 +39,14 @@ _Static_assert(N_TIME_BOUNDS < METRICS_BUCKETS, "one more bucket is +Inf");
 
 static size_t code_index(enum mla_status code)
 {
-    for (size_t i = 0; i < N_CODES; i++)
+    size_t internal = 0;
+    for (size_t i = 0; i < N_CODES; i++) {
         if (codes[i].code == (uint32_t)code)
             return i;
-    return code_index(MLA_INTERNAL);
+        if (codes[i].code == MLA_INTERNAL)
+            internal = i;
+    }
+    return internal;
 }
 
 void metrics_count_request(struct metrics *m, uint16_t type)
@@ -149,7 +155,7 @@ static void by_code(struct out *o, const char *name, const char *help, const uin
 {
     family(o, name, MLA_METRIC_COUNTER, help, N_CODES);
     for (size_t i = 0; i < N_CODES; i++)
-        if (codes[i].code >= first)
+        if (codes[i].code >= first && codes[i].code <= CODE_LAST)
             sample(o, "", (double)counts[i], "%s=\"%s\"", label, codes[i].name);
 }
 

@@ -96,7 +96,7 @@ static size_t fill_clients(const struct app *app, struct mla_client_status *rows
                                                .mapped_bytes = client->mapped_bytes,
                                                .caches = client->n_caches,
                                                .table_sets = client->n_table_sets,
-                                               .jobs_in_flight = client->n_jobs,
+                                               .jobs_in_flight = client->n_unanswered,
                                                .jobs_answered = client->jobs_answered};
     }
     return n;

@@ -53,6 +53,7 @@ struct app_client {
     uint64_t mapped_bytes;
     uint64_t queued_bytes;                                             /* table sets and visible counts held for it */
     uint32_t n_regions, n_caches, n_table_sets, n_attachments, n_jobs; /* alive, also those on their way out */
+    uint32_t n_unanswered;                                             /* jobs: what the quota is about */
     struct app_region *regions;
     struct app_cache *caches;
     struct app_attachment *attachments;
@@ -254,6 +255,8 @@ void app_drain(struct app *app, uint64_t deadline_us);
 /* ---- dispatch.c: requests of peers ---- */
 bool app_on_hello(void *app, const struct net_request *request);
 void app_on_message(void *app, const struct net_request *request);
+/* A request that net answered itself: counted like any other. */
+void app_on_refused(void *app, uint16_t type, enum mla_status code);
 /* Sends the reply of a request, filled but for its type; nothing when the client has gone. */
 void app_reply(struct app_client *client, uint16_t request_type, uint64_t request_id, struct mla_message *reply);
 /* A reply that is nothing but a status. err NULL: OK. */
@@ -299,6 +302,8 @@ void cache_release(struct app *app, struct app_cache *cache);
 void cache_leave(struct app_client *client, struct app_cache *cache);
 void cache_client_gone(struct app_client *client);
 void cache_attach_timer(struct app *app);
+/* Answers those who wait for a name. */
+void cache_drain(struct app *app);
 /* Own or attached. NULL with *err: NOT_FOUND or CACHE_GONE. */
 struct app_cache *cache_find(struct app_client *client, uint64_t id, struct mla_error *err);
 

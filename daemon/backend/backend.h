@@ -3,7 +3,8 @@
  * Threads. Every function is called on the loop's thread, returns at once and never waits for the device. A backend has
  * a device thread of its own which takes requests in the order of be_submit() and puts events into a ring; event_fd is
  * readable while events wait. Requests execute in order: an UNMAP after a LAUNCH runs after that launch has ended, an
- * UNWATCH ends its watch before anything submitted later runs.
+ * UNWATCH ends its watch before anything submitted later runs. Nothing but LAUNCH and UNMAP waits for a launch, save an
+ * ABORT of words that the launch writes too.
  *
  * Ownership. A be_request and all it points to belong to the backend from be_submit() until its completion event
  * (BE_DONE for all kinds but LAUNCH, BE_BATCH_DONE for that); WATCH has none and is ended by the UNWATCH that names it,

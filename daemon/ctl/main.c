@@ -64,6 +64,22 @@ static int parse_seconds(const char *option, const char *text, uint64_t *us)
     return 0;
 }
 
+/* Whether nobody answered, or somebody who said no (too many clients, no right to the socket, another version). */
+static int open_exit(enum mla_status status)
+{
+    switch (status) {
+    case MLA_DISCONNECTED:
+    case MLA_TIMED_OUT:
+    case MLA_PENDING:
+    case MLA_SYSTEM_ERROR:
+    case MLA_OUT_OF_MEMORY:
+    case MLA_INVALID_ARGUMENT:
+        return CTL_EXIT_CONNECT;
+    default:
+        return CTL_EXIT_REFUSED;
+    }
+}
+
 static int run(int (*command)(struct ctl *ctl), struct ctl *ctl, const char *socket)
 {
     struct mla_options o;
@@ -75,38 +91,34 @@ static int run(int (*command)(struct ctl *ctl), struct ctl *ctl, const char *soc
     if (mla_open(&o, &ctl->client, &error) != MLA_OK) {
         fprintf(stderr, "mlactl: %s: %s\n", mla_errname(error.status),
                 error.text[0] ? error.text : mla_strerror(error.status));
-        return CTL_EXIT_CONNECT;
+        return open_exit(error.status);
     }
     int code = command(ctl);
     mla_close(ctl->client);
     return code;
 }
 
-int main(int argc, char **argv)
+/* Options up to the first word that is none; optind is then that word's. -1: go on, else the exit code. */
+static int parse(int argc, char **argv, struct ctl *ctl, const char **socket)
 {
-    struct ctl ctl = {.timeout_us = 5000000};
-    const char *socket = NULL, *command = NULL;
     int c;
-    /* plan has options of its own. */
-    for (int i = 1; i < argc && (argv[i][0] == '-' || strcmp(argv[i], "plan") == 0); i++)
-        if (strcmp(argv[i], "plan") == 0)
-            return ctl_plan(argc - i, argv + i);
-    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+    optind = 0; /* from the start, whatever was parsed before */
+    while ((c = getopt_long(argc, argv, "+", options, NULL)) != -1) {
         switch (c) {
         case OPT_SOCKET:
-            socket = optarg;
+            *socket = optarg;
             break;
         case OPT_TIMEOUT:
-            if (parse_seconds("--timeout", optarg, &ctl.timeout_us) != 0)
+            if (parse_seconds("--timeout", optarg, &ctl->timeout_us) != 0)
                 return CTL_EXIT_USAGE;
             break;
         case OPT_JSON:
-            ctl.json = true;
+            ctl->json = true;
             break;
         case OPT_DEADLINE:
-            if (parse_seconds("--deadline", optarg, &ctl.deadline_us) != 0)
+            if (parse_seconds("--deadline", optarg, &ctl->deadline_us) != 0)
                 return CTL_EXIT_USAGE;
-            ctl.has_deadline = true;
+            ctl->has_deadline = true;
             break;
         case OPT_VERSION:
             printf("mlactl %s\n", mla_version());
@@ -119,8 +131,49 @@ int main(int argc, char **argv)
             return CTL_EXIT_USAGE;
         }
     }
-    if (optind + 1 == argc)
-        command = argv[optind];
+    return -1;
+}
+
+/* plan has options of its own; of those before it only --json means something to it. */
+static int plan(bool json, int argc, char **argv)
+{
+    char **more = calloc((size_t)argc + 2, sizeof(*more));
+    char option[] = "--json";
+    if (more == NULL) {
+        fprintf(stderr, "mlactl: out of memory\n");
+        return CTL_EXIT_NOT_READY;
+    }
+    more[0] = argv[0];
+    more[1] = option;
+    memcpy(more + (json ? 2 : 1), argv + 1, (size_t)(argc - 1) * sizeof(*more));
+    int code = ctl_plan(argc + json, more);
+    free(more);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    struct ctl ctl = {.timeout_us = 5000000};
+    const char *socket = NULL, *command = NULL;
+    int code = parse(argc, argv, &ctl, &socket);
+    if (code >= 0)
+        return code;
+    int rest = argc - optind;
+    char **words = argv + optind;
+    if (rest > 0)
+        command = words[0];
+    if (command != NULL && strcmp(command, "plan") == 0)
+        return plan(ctl.json, rest, words);
+    if (command != NULL) { /* options may stand behind the command too */
+        words[0] = argv[0];
+        code = parse(rest, words, &ctl, &socket);
+        if (code >= 0)
+            return code;
+        if (optind < rest) {
+            fprintf(stderr, "mlactl: unexpected argument \"%s\"\n", words[optind]);
+            return CTL_EXIT_USAGE;
+        }
+    }
     for (size_t i = 0; command != NULL && i < sizeof(commands) / sizeof(commands[0]); i++)
         if (strcmp(commands[i].name, command) == 0)
             return run(commands[i].run, &ctl, socket);

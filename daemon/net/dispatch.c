@@ -15,12 +15,20 @@ static void end_when_flushed(struct net_peer *peer)
     net_wake(peer->net);
 }
 
+static void tell(const struct net_peer *peer, uint16_t type, enum mla_status code)
+{
+    const struct net *net = peer->net;
+    if (net->handlers.refused != NULL)
+        net->handlers.refused(net->app, type, code);
+}
+
 static void reply_error(struct net_peer *peer, uint16_t type, uint64_t request_id, const struct mla_error *err)
 {
     struct mla_message reply;
     mla_message_init(&reply, type | MLA_REPLY);
     reply.reply.status = *err;
     (void)peer_queue(peer, &reply, type | MLA_REPLY, request_id);
+    tell(peer, type, err->code);
 }
 
 /* Every reply begins with its status, so one with nothing else can stand for the reply of a type that is not known. */
@@ -32,6 +40,7 @@ static void reply_unknown(struct net_peer *peer, const struct mla_frame_header *
                   header->type);
     reply.reply.status.value = header->type;
     (void)peer_queue(peer, &reply, header->type | MLA_REPLY, header->request_id);
+    tell(peer, header->type, MLA_UNKNOWN_MESSAGE);
 }
 
 void peer_refuse_stream(struct net_peer *peer, const struct mla_frame_header *header, const struct mla_error *err)
@@ -48,6 +57,7 @@ void peer_refuse_stream(struct net_peer *peer, const struct mla_frame_header *he
     reply.hello_reply.major = MLA_PROTO_MAJOR;
     reply.hello_reply.minor = MLA_PROTO_MINOR;
     (void)peer_queue(peer, &reply, MLA_MSG_HELLO | MLA_REPLY, header->request_id);
+    tell(peer, MLA_MSG_HELLO, err->code);
     mla_log(MLA_LOG_WARNING, "peer_version", "peer=%" PRIu64 " pid=%d major=%u ours=%u", peer->id, (int)peer->creds.pid,
             header->major, MLA_PROTO_MAJOR);
     end_when_flushed(peer);

@@ -74,6 +74,9 @@ struct net_handlers {
     void (*message)(void *app, const struct net_request *request);
     /* After this the peer's pointer is dead. Called once for each peer whose hello was accepted. */
     void (*closed)(void *app, struct net_peer *peer);
+    /* net has answered a request by itself, for whoever counts them; NULL: nobody does. type as it came, known or not.
+     */
+    void (*refused)(void *app, uint16_t type, enum mla_status code);
 };
 
 /* Counters for metrics; net only ever adds to them. */

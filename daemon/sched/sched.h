@@ -79,7 +79,7 @@ struct sched_job {
     uint64_t deadline_ns; /* 0: none */
     uint64_t compat;      /* jobs share a batch only when this is equal (heads, dtypes, layout) */
     uint64_t cost;        /* predicted, any unit; sums to at most batch_cost_max */
-    uint32_t seqs;        /* sums to at most batch_seqs_max */
+    uint32_t seqs;        /* or tiles, if more; sums to at most batch_seqs_max */
     uint32_t priority;    /* carried for later policies; FIFO ignores it */
     bool has_ready;       /* WATCH it first */
 

@@ -20,9 +20,9 @@ static void quote(FILE *out, const char *text)
 
 static void begin(struct json *j, const char *key)
 {
-    if (j->filled & 1u << j->depth)
+    if (j->filled & UINT64_C(1) << j->depth)
         fputs(", ", j->out);
-    j->filled |= 1u << j->depth;
+    j->filled |= UINT64_C(1) << j->depth;
     if (key != NULL) {
         quote(j->out, key);
         fputs(": ", j->out);
@@ -34,7 +34,7 @@ static void open(struct json *j, const char *key, char bracket)
     begin(j, key);
     fputc(bracket, j->out);
     j->depth++;
-    j->filled &= ~(1u << j->depth);
+    j->filled &= ~(UINT64_C(1) << j->depth);
 }
 
 void json_init(struct json *j, FILE *out)

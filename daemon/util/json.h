@@ -10,7 +10,7 @@
 struct json {
     FILE *out;
     unsigned depth;
-    uint32_t filled; /* bit per level: something stands before */
+    uint64_t filled; /* bit per level: something stands before */
 };
 
 void json_init(struct json *j, FILE *out);

@@ -138,7 +138,7 @@ static uint64_t least_target(const struct plan_work *w, uint64_t *cuts_ns)
         }
         longest_item = item > longest_item ? item : longest_item;
     }
-    uint64_t usable = w->request->device.resident_units;
+    uint64_t usable = w->request->device.resident_units > 0 ? w->request->device.resident_units : 1;
     /* About one cut per unit that no tile begins on: what it adds, spread over all units, and half a page of rounding.
      */
     uint64_t cuts = tile_units < usable ? usable - tile_units % usable : usable;

@@ -75,7 +75,7 @@ int plan_bound_checked(const struct plan_request *r, struct plan_capacity *capac
         .items = (uint32_t)items,
         .reduces = (uint32_t)(items - tiles < tiles ? items - tiles : tiles),
         .scratch_bytes =
-            2 * r->device.resident_units * sizeof(struct plan_slot) + 2 * (size_t)tiles * sizeof(plan_entry),
+            (size_t)2 * r->device.resident_units * sizeof(struct plan_slot) + 2 * (size_t)tiles * sizeof(plan_entry),
     };
     return 0;
 }

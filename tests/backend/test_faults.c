@@ -92,7 +92,33 @@ START_TEST(k8_page_out_of_range)
 }
 END_TEST
 
-/* K8 under VISIBLE: entries below the length are needed whatever the counts say, as long as a token sees them. */
+/* K8, smallest index: the second half's first page is met while the first half is still busy with good ones; the fault
+ * that ends the first half comes later and names the smaller index. */
+START_TEST(k8_smallest_index_of_concurrent_splits)
+{
+    struct rig rig;
+    if (!rig_open(&rig, _i))
+        return;
+    struct faulty f;
+    faulty_make(&f, &rig, DC_REGION, MLA_MASK_CAUSAL, 2);
+    int32_t *entry = f.job[0]->table + f.job[0]->table_first[1];
+    uint32_t half = 0;
+    for (uint32_t i = 0; i < f.c->plan.n_items; i++) { /* where the plan cuts that sequence's first tile */
+        const struct mla_abi_item *item = &f.c->plan.items[i];
+        if (f.c->plan.tiles[item->tile].seq == 1 && item->page_begin > half)
+            half = item->page_begin;
+    }
+    ck_assert_uint_gt(half, 1);
+    entry[half - 1] = -1;
+    entry[half] = -1;
+    for (int i = 0; i < 10; i++)
+        run_with_fault(&f, dc_fault(MLA_PAGE_OUT_OF_RANGE, half - 1));
+    faulty_free(&f);
+    rig_close(&rig);
+}
+END_TEST
+
+/* K8 under VISIBLE: an entry is needed when a token sees a key of it, wherever the length ends. */
 START_TEST(k8_page_out_of_range_under_visible)
 {
     struct rig rig;
@@ -104,6 +130,11 @@ START_TEST(k8_page_out_of_range_under_visible)
     j->visible[j->first_token[1]] = 500; /* the first token sees every page */
     j->table[j->table_first[1] + 3] = -1;
     j->table[j->table_first[1] + 6] = -1;
+    run_with_fault(&f, dc_fault(MLA_PAGE_OUT_OF_RANGE, 3));
+    for (uint32_t t = 0; t < 4; t++)
+        j->visible[j->first_token[1] + t] = (int32_t)(192 - t);
+    run_with_fault(&f, 0); /* no token sees a page of those entries */
+    j->visible[j->first_token[1] + 3] = 193;
     run_with_fault(&f, dc_fault(MLA_PAGE_OUT_OF_RANGE, 3));
     faulty_free(&f);
     rig_close(&rig);
@@ -225,6 +256,7 @@ MLA_SUITE(backend_faults)
 {
     TCase *tc = mla_tcase(suite, "faults of sequences");
     rig_add(tc, k8_page_out_of_range);
+    rig_add(tc, k8_smallest_index_of_concurrent_splits);
     rig_add(tc, k8_page_out_of_range_under_visible);
     rig_add(tc, k24a_length_out_of_range);
     rig_add(tc, visible_out_of_range);

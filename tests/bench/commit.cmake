@@ -1,4 +1,4 @@
-# Writes OUTPUT, a header that names the commit SOURCE stands at; leaves it alone when it says so already.
+# Writes OUTPUT, a C file that names the commit SOURCE stands at; leaves it alone when it says so already.
 cmake_minimum_required(VERSION 3.25)
 set(commit "unknown")
 find_package(Git QUIET)
@@ -9,4 +9,5 @@ if(GIT_FOUND)
     set(commit "${described}")
   endif()
 endif()
-file(CONFIGURE OUTPUT "${OUTPUT}" CONTENT "#define MLA_BENCH_COMMIT \"@commit@\"\n" @ONLY)
+file(CONFIGURE OUTPUT "${OUTPUT}" @ONLY CONTENT
+  "#include \"tests/bench/machine.h\"\n\nconst char bench_commit[] = \"@commit@\";\n")

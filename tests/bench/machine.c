@@ -8,8 +8,6 @@
 #include <sys/utsname.h>
 #include <time.h>
 
-#include "tests/bench/commit.h"
-
 uint64_t bench_now_ns(void)
 {
     struct timespec t;
@@ -71,7 +69,7 @@ void bench_note_machine(struct bench_report *report)
     cpu_model(model, sizeof model);
     if (gmtime_r(&now, &utc))
         strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    bench_note(report, "commit", "%s, %s", MLA_BENCH_COMMIT, MLA_BENCH_BUILD_TYPE);
+    bench_note(report, "commit", "%s, %s", bench_commit, MLA_BENCH_BUILD_TYPE);
     bench_note(report, "date", "%s", date);
     bench_note(report, "cpu", "%s, %zu CPUs", model, bench_cpus(NULL, 0));
     if (uname(&kernel) == 0)

@@ -7,6 +7,9 @@
 
 #include "tests/bench/report.h"
 
+/* The commit that was built, as git describes it; generated. */
+extern const char bench_commit[];
+
 uint64_t bench_now_ns(void);
 
 /* What, where and when: the commit that was built, the CPU's model, the kernel, the time, the load before the run. */

@@ -107,7 +107,7 @@ void fx_prepare(void)
 
 void fx_start(void)
 {
-    static const struct net_handlers handlers = {on_hello, on_message, on_closed};
+    static const struct net_handlers handlers = {.hello = on_hello, .message = on_message, .closed = on_closed};
     struct mla_error err = {0};
     int rc = net_open(&fx.net, &fx.loop, &fx.config, &handlers, &fx, &err);
     ck_assert_msg(rc == 0, "net_open: %s", err.text);

@@ -37,6 +37,7 @@ ALLOWED = {
                "daemon/backend"),
     "tests": ("*",),
     "deploy": ("client/include",),
+    "deploy/quickstart": ("client/include", "tests"),  # its check is the float64 reference of the tests
 }
 
 # Headers from outside: only the files that match may include them. Tests may include any but those of the second table.

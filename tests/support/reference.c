@@ -132,15 +132,19 @@ static double weights(double *score, uint32_t n, double *max)
     return sum;
 }
 
-/* values: 0 fills the rows' scores, 1 adds the weighted values. One pass over the keys, decoded page by page. */
-static void pass(const struct ref_job *job, uint32_t s, uint32_t kv_len, struct row *rows, size_t n_rows, bool values,
+/* One pass over the keys that any row sees, decoded page by page: fills the rows' scores, or adds the weighted values.
+ */
+static void pass(const struct ref_job *job, uint32_t s, struct row *rows, size_t n_rows, bool values,
                  double (*page)[REF_QK_DIM])
 {
+    uint32_t seen = 0;
+    for (size_t r = 0; r < n_rows; r++)
+        seen = rows[r].visible > seen ? rows[r].visible : seen;
     const double *value = fp8_table();
     double scale = job->softmax_scale * job->q_scale * job->kv_scale;
-    for (uint32_t first = 0; first < kv_len; first += REF_PAGE_TOKENS) {
+    for (uint32_t first = 0; first < seen; first += REF_PAGE_TOKENS) {
         const uint8_t *bytes = job->kv + page_of(job, s, first / REF_PAGE_TOKENS) * job->page_stride;
-        uint32_t n = kv_len - first < REF_PAGE_TOKENS ? kv_len - first : REF_PAGE_TOKENS;
+        uint32_t n = seen - first < REF_PAGE_TOKENS ? seen - first : REF_PAGE_TOKENS;
         for (uint32_t k = 0; k < n; k++)
             for (uint32_t i = 0; i < REF_QK_DIM; i++)
                 page[k][i] = value[bytes[(size_t)k * job->row_stride + i]];
@@ -184,7 +188,7 @@ static int decode_seq(const struct ref_job *job, uint32_t s, uint64_t first_toke
             n_rows++;
         }
     }
-    pass(job, s, kv_len, rows, n_rows, false, page);
+    pass(job, s, rows, n_rows, false, page);
     for (size_t r = 0; r < n_rows; r++) {
         double max;
         double sum = weights(rows[r].score, rows[r].visible, &max);
@@ -193,7 +197,7 @@ static int decode_seq(const struct ref_job *job, uint32_t s, uint64_t first_toke
         if (lse != NULL)
             lse[(first_token + rows[r].t) * job->heads + rows[r].h] = sum == 0 ? -INFINITY : max + log(sum);
     }
-    pass(job, s, kv_len, rows, n_rows, true, page);
+    pass(job, s, rows, n_rows, true, page);
     result = 0;
 out:
     free(rows);

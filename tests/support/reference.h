@@ -77,7 +77,7 @@ struct ref_output {
     double accuracy;       /* of the unrounded result: REF_ACCURACY_*, or what a case says */
 };
 
-#define REF_ACCURACY_F32_P  5e-5 /* P in f32 (cpu backend) */
+#define REF_ACCURACY_F32_P  2e-5 /* P in f32 (cpu backend) */
 #define REF_ACCURACY_E4M3_P 5e-2 /* P rounded to e4m3 */
 
 struct ref_report {

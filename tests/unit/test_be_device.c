@@ -185,16 +185,27 @@ START_TEST(beside_a_batch)
 
     struct ticket w_early = watch(&early, 1), w_late = watch(&late, 1);
     struct ticket end = {.request = {.op = BE_UNMAP, .region = &mem.region}};
+    uint64_t other_word = 0, other_status = 0;
+    struct ticket apart = {.request = {.op = BE_ABORT,
+                                       .abort = {.word = &other_word,
+                                                 .value = 5,
+                                                 .user_status = (uint64_t)(uintptr_t)&other_status,
+                                                 .n_seqs = 1,
+                                                 .code = MLA_TIMED_OUT}}};
     rig_submit(&rig, &w_early);
     dc_launch(c);
+    rig_submit(&rig, &end); /* waits, and nothing waits behind it */
     rig_submit(&rig, &w_late);
-    rig_submit(&rig, &end);
+    rig_submit(&rig, &apart);
     while (c->ticket.submitted_at == 0)
         rig_poll(&rig, 1000);
     store(&early, 1);
     store(&late, 1);
     rig_wait(&rig, &w_early);
     rig_wait(&rig, &w_late);
+    rig_wait(&rig, &apart);
+    ck_assert_uint_eq(other_word, 5);
+    ck_assert_uint_eq(other_status, (uint64_t)MLA_TIMED_OUT << 32);
     ck_assert_msg(c->ticket.ended_at == 0, "the batch was over before its words were looked at");
     dc_wait(c);
     ck_assert_uint_eq(__atomic_load_n(&done[0], __ATOMIC_ACQUIRE), 7);

@@ -183,6 +183,14 @@ START_TEST(faults)
     x.job.visible = visible;
     ck_assert_int_eq(ref_decode(&x.job, x.o, x.lse, x.status), 0);
     ck_assert_uint_eq(x.status[0], (uint64_t)MLA_VISIBLE_OUT_OF_RANGE << 32 | 1);
+    x.job.kv_len = NULL;
+    x.kv_len_max[0] = 192; /* no token sees the page of the bad entry */
+    visible[1] = 128;
+    ck_assert_int_eq(ref_decode(&x.job, x.o, x.lse, x.status), 0);
+    ck_assert_uint_eq(x.status[0], 0);
+    visible[1] = 129;
+    ck_assert_int_eq(ref_decode(&x.job, x.o, x.lse, x.status), 0);
+    ck_assert_uint_eq(x.status[0], (uint64_t)MLA_PAGE_OUT_OF_RANGE << 32 | 2);
 }
 END_TEST
 

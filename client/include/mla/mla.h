@@ -381,14 +381,15 @@ MLA_API struct mla_location mla_sync_location(const struct mla_sync *sync, size_
 MLA_API uint64_t mla_word_load(const uint64_t *word);
 MLA_API void mla_word_store(uint64_t *word, uint64_t value);
 
-/* current has come to value (aborted or not); it has because the job was aborted. */
+/* current has come to value (aborted or not); it has because the job was aborted, or an earlier one on the same word
+ * (whose abort value is that much less: so half of the offset is what counts). */
 static inline bool mla_word_reached(uint64_t current, uint64_t value)
 {
     return current - value < (UINT64_C(1) << 63);
 }
 static inline bool mla_word_aborted(uint64_t current, uint64_t value)
 {
-    return current - value >= MLA_ABORT_OFFSET && mla_word_reached(current, value);
+    return current - value >= MLA_ABORT_OFFSET / 2 && mla_word_reached(current, value);
 }
 
 /* ---- caches ---- */

@@ -63,11 +63,33 @@ static uint64_t next_pause_ns(const struct cpu_device *d, bool running)
     return be_port_pause_ns(mla_now_ns() - d->port.active_ns, running ? 0 : SPIN_NS, PAUSE_LEAST_NS);
 }
 
+static bool share_words(const struct mla_abi_job *job, const struct be_request *request)
+{
+    uint64_t begin = request->abort.user_status, end = begin + request->abort.n_seqs * sizeof(uint64_t);
+    return job->user_status < end && begin < job->user_status + job->n_seqs * sizeof(uint64_t);
+}
+
+/* An ABORT must come behind what the batch, or one that waits behind it, writes to the same words. */
+static bool abort_is_apart(const struct cpu_device *d, const struct be_batch *batch, const struct be_request *request)
+{
+    for (size_t i = 0; i < d->n_held; i++)
+        if (d->held[i]->op == BE_LAUNCH)
+            return false;
+    for (uint32_t i = 0; i < batch->n_done; i++)
+        if (batch->done[i].word == request->abort.word)
+            return false;
+    for (uint32_t j = 0; request->abort.user_status != 0 && j < batch->n_jobs; j++)
+        if (batch->jobs[j].user_status != 0 && share_words(&batch->jobs[j], request))
+            return false;
+    return true;
+}
+
 /* What may start while a batch runs. The others wait: they end something that the batch may read, or must come behind
  * its done words. */
-static bool beside_a_batch(const struct be_request *request)
+static bool beside_a_batch(const struct cpu_device *d, const struct be_batch *batch, const struct be_request *request)
 {
-    return request->op == BE_MAP || request->op == BE_WATCH || request->op == BE_UNWATCH;
+    return request->op == BE_MAP || request->op == BE_WATCH || request->op == BE_UNWATCH ||
+           (request->op == BE_ABORT && abort_is_apart(d, batch, request));
 }
 
 static void run_small(struct cpu_device *d, struct be_request *request)
@@ -100,12 +122,12 @@ static void run_on_pool(struct cpu_device *d, struct cpu_launch *launch, cpu_poo
     cpu_pool_start(&d->pool, fn, launch);
     while (!cpu_pool_ended(&d->pool)) {
         be_port_beat(&d->port);
-        if (!d->held && !be_port_take(&d->port, &d->held))
-            d->held = NULL;
-        if (d->held && beside_a_batch(d->held)) {
-            struct be_request *request = d->held;
-            d->held = NULL;
-            run_small(d, request);
+        struct be_request *request;
+        if (d->n_held < BE_PORT_RECORDS && be_port_take(&d->port, &request)) {
+            if (beside_a_batch(d, launch->batch, request))
+                run_small(d, request);
+            else
+                d->held[d->n_held++] = request;
             continue;
         }
         poll_words(d);
@@ -138,9 +160,9 @@ static void run_batch(struct cpu_device *d, struct be_request *request)
 
 static bool take(struct cpu_device *d, struct be_request **request)
 {
-    if (d->held) {
-        *request = d->held;
-        d->held = NULL;
+    if (d->n_held > 0) {
+        *request = d->held[0];
+        memmove(&d->held[0], &d->held[1], --d->n_held * sizeof(d->held[0]));
         return true;
     }
     return be_port_take(&d->port, request);

@@ -24,7 +24,8 @@ struct cpu_device {
     uint64_t workspace_bytes;
 
     /* device thread only */
-    struct be_request *held; /* taken from the ring, waits for the batch that runs */
+    struct be_request *held[BE_PORT_RECORDS]; /* taken from the ring in this order, wait for the batch that runs */
+    size_t n_held;
     struct be_watches watches;
 };
 

@@ -1,6 +1,7 @@
 #include "daemon/backend/cpu/identity.h"
 
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,18 +19,25 @@ static uint64_t hash(const char *text, uint64_t seed)
     return h ^ h >> 32;
 }
 
+static bool read_line(const char *path, char *line, size_t bytes)
+{
+    line[0] = '\0';
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return false;
+    if (!fgets(line, (int)bytes, f))
+        line[0] = '\0';
+    fclose(f);
+    line[strcspn(line, "\n")] = '\0';
+    return line[0] != '\0';
+}
+
+/* A container may have no machine id: then the kernel's boot id, which lasts as long as memory can be shared. */
 void cpu_identity_uuid(char *out, size_t bytes)
 {
-    char id[64] = "";
+    char id[64];
     uint64_t words[2] = {0, 0};
-    FILE *f = fopen("/etc/machine-id", "re");
-    if (f) {
-        if (!fgets(id, sizeof id, f))
-            id[0] = '\0';
-        fclose(f);
-    }
-    id[strcspn(id, "\n")] = '\0';
-    if (id[0] != '\0') {
+    if (read_line("/etc/machine-id", id, sizeof id) || read_line("/proc/sys/kernel/random/boot_id", id, sizeof id)) {
         words[0] = hash(id, UINT64_C(0x6d6c61642d637075));
         words[1] = hash(id, UINT64_C(0x2d6964656e746974));
     } else if (mla_random_bytes(words, sizeof words) != 0) {
