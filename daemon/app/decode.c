@@ -98,7 +98,9 @@ static enum mla_status admit(struct app_client *client, const struct net_request
  * write for, so a plain store from here does; a reference that is not good itself stands for no word. */
 static void abort_refused(struct app_client *client, const struct mla_decode_request *d)
 {
-    const struct app_region *region = d->done.present ? memory_find(client, d->done.region) : NULL;
+    struct mla_error ignored = {0};
+    const struct app_region *region =
+        d->done.present ? memory_find(client, d->done.region, "done.region", &ignored) : NULL;
     if (region == NULL || !region->mem.sync || d->done.offset % WORD_BYTES != 0 ||
         !mla_range_fits(d->done.offset, sizeof(uint64_t), region->mem.size))
         return;
