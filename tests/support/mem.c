@@ -64,10 +64,15 @@ static void view_is_memory(struct rig *rig, struct mem *mem, size_t offset, size
     ck_assert_uint_le(offset + bytes, mem->bytes);
 }
 
+static void memfd_forget(struct mem *mem)
+{
+    munmap(mem->host, mem->bytes);
+}
+
 static void memfd_drop(struct rig *rig, struct mem *mem)
 {
     ck_assert_int_eq(rig_unmap(rig, &mem->region), MLA_OK);
-    munmap(mem->host, mem->bytes);
+    memfd_forget(mem);
 }
 
 const struct mem_ops mem_memfd = {
@@ -76,6 +81,7 @@ const struct mem_ops mem_memfd = {
     .push = view_is_memory,
     .pull = view_is_memory,
     .drop = memfd_drop,
+    .forget = memfd_forget,
 };
 
 static void host_take(struct rig *rig, struct mem *mem, size_t bytes, unsigned flags)

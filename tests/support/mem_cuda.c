@@ -79,13 +79,18 @@ static void cuda_pull(struct rig *rig, struct mem *mem, size_t offset, size_t by
     exporter_pull(&of(mem)->exported, offset, bytes);
 }
 
-static void cuda_drop(struct rig *rig, struct mem *mem)
+static void cuda_forget(struct mem *mem)
 {
     struct cuda_mem *cuda = mem->impl;
-    ck_assert_int_eq(rig_unmap(rig, &mem->region), MLA_OK);
     exporter_drop(&cuda->exported);
     munmap(mem->host, cuda->view_bytes);
     free(cuda);
+}
+
+static void cuda_drop(struct rig *rig, struct mem *mem)
+{
+    ck_assert_int_eq(rig_unmap(rig, &mem->region), MLA_OK);
+    cuda_forget(mem);
 }
 
 const struct mem_ops mem_cuda = {
@@ -94,4 +99,5 @@ const struct mem_ops mem_cuda = {
     .push = cuda_push,
     .pull = cuda_pull,
     .drop = cuda_drop,
+    .forget = cuda_forget,
 };

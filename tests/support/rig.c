@@ -205,6 +205,12 @@ void mem_drop(struct rig *rig, struct mem *mem)
     memset(mem, 0, sizeof(*mem));
 }
 
+void mem_forget(struct mem *mem)
+{
+    mem->ops->forget(mem);
+    memset(mem, 0, sizeof(*mem));
+}
+
 void mem_push(struct rig *rig, struct mem *mem)
 {
     if (mem->ops != NULL)

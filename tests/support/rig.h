@@ -50,6 +50,7 @@ struct mem_ops {
     void (*push)(struct rig *rig, struct mem *mem, size_t offset, size_t bytes);
     void (*pull)(struct rig *rig, struct mem *mem, size_t offset, size_t bytes);
     void (*drop)(struct rig *rig, struct mem *mem);
+    void (*forget)(struct mem *mem); /* drop() of memory whose region the test has unmapped itself */
 };
 
 extern const struct mem_ops mem_memfd; /* a sealed memfd, mapped here and by the backend */
@@ -58,6 +59,7 @@ extern const struct mem_ops mem_host;  /* be_host_alloc(): what the daemon's own
 
 void mem_take(struct rig *rig, struct mem *mem, const struct mem_ops *ops, size_t bytes, unsigned flags);
 void mem_drop(struct rig *rig, struct mem *mem); /* nothing for one that was never taken (all zero) */
+void mem_forget(struct mem *mem);
 void mem_push(struct rig *rig, struct mem *mem); /* all of it, likewise */
 void mem_pull(struct rig *rig, struct mem *mem);
 

@@ -1,5 +1,6 @@
 /* Faults of the driver, on the fake one: every call that the backend makes fails once, loses the device once, in a
  * session that uses all of it. Each time the answer is typed, nothing hangs and nothing is left behind. */
+#include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -316,7 +317,25 @@ static void let_go(void)
     fclose(f);
 }
 
-/* Until the GPU thread has given everything back. */
+static bool gpu_thread_lives(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    bool found = false;
+    ck_assert_ptr_nonnull(tasks);
+    for (struct dirent *entry; (entry = readdir(tasks)) != NULL;) {
+        char path[300], name[32] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
+        FILE *f = fopen(path, "re");
+        if (!f)
+            continue;
+        found = (fgets(name, sizeof name, f) && strcmp(name, "mlad-gpu\n") == 0) || found;
+        fclose(f);
+    }
+    closedir(tasks);
+    return found;
+}
+
+/* Until the GPU thread has given everything back and has gone. */
 static void assert_all_is_freed(void)
 {
     struct mla_fake_report report;
@@ -324,7 +343,7 @@ static void assert_all_is_freed(void)
     for (int i = 0; i < 500; i++) {
         ck_assert(cuda_fake_report(&report));
         mla_fake_report_open(&report, open_now, sizeof open_now);
-        if (open_now[0] == '\0') {
+        if (open_now[0] == '\0' && !gpu_thread_lives()) {
             unlink(release_path);
             return;
         }

@@ -232,8 +232,9 @@ START_TEST(launches_in_flight)
         ck_assert_uint_gt(c[i]->batch.ended_ns, c[i]->batch.started_ns);
         ck_assert(i == 0 || c[i]->batch.started_ns >= c[i - 1]->batch.ended_ns);
         dc_check_all(c[i]);
-        dc_free(c[i]);
     }
+    for (int i = 0; i < 12; i++)
+        dc_free(c[i]);
     rig_close(&rig);
 }
 END_TEST

@@ -105,7 +105,6 @@ struct backend {
 
     /* The GPU thread's. */
     struct cuda_driver cu;
-    bool driver_open;
     CUdevice device;
     bool retained;
     CUcontext context;

@@ -22,7 +22,6 @@ static int open_driver(struct backend *be, struct mla_error *err)
     int rc = cuda_driver_open(NULL, &be->cu, why, sizeof why);
     if (rc != 0)
         return mla_error_set(err, MLA_UNSUPPORTED, NULL, "the CUDA driver cannot be used: %s", why);
-    be->driver_open = true;
     return 0;
 }
 
@@ -128,8 +127,7 @@ void cu_stop(struct backend *be)
         mla_kernels_close(be->kernels);
     if (be->retained && !be->lost)
         cu_ok(be, be->cu.cuDevicePrimaryCtxRelease(be->device), "cuDevicePrimaryCtxRelease");
-    if (be->driver_open && !be->lost)
-        cuda_driver_close(&be->cu);
+    /* The library stays loaded: the driver has threads and exit handlers of its own, and there is one per process. */
 }
 
 /* ---- loop's thread ---- */
