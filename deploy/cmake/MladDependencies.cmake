@@ -15,3 +15,8 @@ endif()
 
 # nvcc and cuda.h, for the kernels and for what calls the driver. Nothing links CUDA.
 include(MladCuda)
+
+if(MLAD_PORTABLE)
+  include(MladPortable)
+  mlad_archives()
+endif()

@@ -1,4 +1,5 @@
-# Writes OUTPUT, a C file that names the commit SOURCE stands at; leaves it alone when it says so already.
+# Writes OUTPUT, a C file that names the commit SOURCE stands at, and TEXT, if given, with the name alone; leaves them
+# alone when they say so already.
 cmake_minimum_required(VERSION 3.25)
 set(commit "unknown")
 find_package(Git QUIET)
@@ -11,3 +12,6 @@ if(GIT_FOUND)
 endif()
 file(CONFIGURE OUTPUT "${OUTPUT}" @ONLY CONTENT
   "#include \"tests/bench/machine.h\"\n\nconst char bench_commit[] = \"@commit@\";\n")
+if(TEXT)
+  file(CONFIGURE OUTPUT "${TEXT}" @ONLY CONTENT "@commit@\n")
+endif()

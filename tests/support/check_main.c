@@ -1,10 +1,13 @@
 #include "tests/support/check_main.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define SUITES_MAX 256
+#define PATHS_MAX  8
 
 static struct {
     const char *name;
@@ -37,6 +40,30 @@ TCase *mla_tcase_timeout(Suite *suite, const char *name, double seconds)
 TCase *mla_tcase(Suite *suite, const char *name)
 {
     return mla_tcase_timeout(suite, name, 0);
+}
+
+const char *mla_test_path(const char *name, const char *built)
+{
+    static char known[PATHS_MAX][PATH_MAX];
+    char folder[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", folder, sizeof(folder) - 1);
+    folder[n > 0 ? n : 0] = '\0';
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL)
+        return built;
+    *slash = '\0';
+    char path[2 * PATH_MAX];
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    if (strlen(path) >= PATH_MAX || access(path, F_OK) != 0)
+        return built;
+    for (size_t i = 0; i < PATHS_MAX; i++) {
+        if (known[i][0] == '\0')
+            memcpy(known[i], path, strlen(path) + 1);
+        if (strcmp(known[i], path) == 0)
+            return known[i];
+    }
+    fprintf(stderr, "more than %d files of tests\n", PATHS_MAX);
+    abort();
 }
 
 static int wanted(const char *name, int argc, char **argv)

@@ -1,6 +1,5 @@
 #include "tests/support/daemon_fixture.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +16,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "tests/support/check_main.h"
 
 #define ARGS_MAX    64
 #define DAEMONS_MAX 8
@@ -122,7 +123,8 @@ static void spawn(struct daemon *d, va_list ap)
 {
     static const char *const always[] = {"daemon.socket_mode=0666", "device.cpu_threads=2",
                                          "device.workspace_bytes=64M"};
-    const char *argv[ARGS_MAX] = {MLAD_PROGRAM, "--config", "/dev/null", "--socket", d->socket};
+    const char *program = mla_test_path("mlad", MLAD_PROGRAM);
+    const char *argv[ARGS_MAX] = {program, "--config", "/dev/null", "--socket", d->socket};
     size_t n = 5;
     for (size_t i = 0; i < sizeof(always) / sizeof(always[0]); i++) {
         argv[n++] = "--set";
@@ -142,7 +144,7 @@ static void spawn(struct daemon *d, va_list ap)
             _exit(125);
         int log = open(d->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
         dup2(log, STDERR_FILENO);
-        execv(MLAD_PROGRAM, (char *const *)(uintptr_t)argv);
+        execv(program, (char *const *)(uintptr_t)argv);
         _exit(126);
     }
     uint64_t end = test_now_us() + READY_MS * UINT64_C(1000);

@@ -344,7 +344,7 @@ START_TEST(field_numbers_are_frozen)
     fclose(out);
 
     static char golden[1u << 16];
-    FILE *in = fopen(MLA_SCHEMA_GOLDEN, "r");
+    FILE *in = fopen(mla_test_path("schema.golden", MLA_SCHEMA_GOLDEN), "r");
     ck_assert_ptr_nonnull(in);
     golden[fread(golden, 1, sizeof(golden) - 1, in)] = '\0';
     fclose(in);
