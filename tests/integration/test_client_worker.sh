@@ -1,9 +1,9 @@
 #!/bin/sh
-# The example worker against a real daemon: exit 0 says that every output was right.
-# Usage: test_client_worker.sh MLAD WORKER
+# An example worker against a real daemon: exit 0 says that every output was right.
+# Usage: test_client_worker.sh MLAD WORKER [BACKEND]
 set -eu
 work=$(mktemp -d)
-"$1" --socket "$work/mlad.sock" --backend cpu --log-level warning &
+"$1" --socket "$work/mlad.sock" --backend "${3:-cpu}" --log-level warning --set device.workspace_bytes=16M &
 daemon=$!
 trap 'kill $daemon 2>/dev/null || true; rm -rf "$work"' EXIT
 "$2" "$work/mlad.sock"
