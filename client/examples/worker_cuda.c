@@ -117,7 +117,7 @@ static struct mla_client *connect_to(const char *socket)
     options.socket_path = socket;
     options.name = "example-worker-cuda";
     options.flags = MLA_OPEN_WAIT;
-    options.timeout_us = 2 * TIMEOUT;
+    options.timeout_us = TIMEOUT;
     options.features = MLA_FEATURE_SYNC | MLA_FEATURE_CUDA_IPC;
     if (mla_open(&options, &client, &error) != MLA_OK) {
         fprintf(stderr, "mla_open: %s\n", error.text);
