@@ -4,7 +4,7 @@ set -eu
 cd "$1"
 failed=0
 for program in *; do
-    [ -f "$program" ] && [ -x "$program" ] || continue
+    if [ ! -f "$program" ] || [ ! -x "$program" ]; then continue; fi
     case $(od -An -N4 -c "$program" | tr -d ' ') in
         *ELF) ;;
         *) continue ;;
