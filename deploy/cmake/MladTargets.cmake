@@ -5,6 +5,8 @@
 #   mlad_test(NAME SOURCES ... [DEPENDS ...] [LABELS ...] [TIMEOUT seconds])
 #       one Check program and one CTest test; each source registers its suites with MLA_SUITE() (tests/support/check_main.h);
 #       the label threads says that the program has more than one thread: those run under ThreadSanitizer too
+#   mlad_cuda_test(NAME ...)    as mlad_test, for what calls the driver: NAME runs on the fake driver, where the build has
+#       it, and NAME_gpu, label gpu, on the GPU of the machine; skipped where there is none
 
 set(CMAKE_C_STANDARD 17)
 set(CMAKE_C_STANDARD_REQUIRED ON)
@@ -74,4 +76,22 @@ function(mlad_test NAME)
   add_test(NAME ${NAME} COMMAND ${NAME})
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}" SKIP_RETURN_CODE 77
     ENVIRONMENT "${MLAD_TEST_ENVIRONMENT}")
+endfunction()
+
+function(mlad_cuda_test NAME)
+  cmake_parse_arguments(A "" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
+  if(NOT A_TIMEOUT)
+    set(A_TIMEOUT 120)
+  endif()
+  mlad_program(${NAME} SOURCES ${A_SOURCES} DEPENDS ${A_DEPENDS} mlad_fake_cuda_report mlad_check_main)
+  set(environment "${MLAD_TEST_ENVIRONMENT}" "MLA_KERNELS_DIR=${MLAD_KERNELS_DIR}")
+  if(TARGET mla_fake_cuda)
+    add_dependencies(${NAME} mla_fake_cuda)
+    add_test(NAME ${NAME} COMMAND ${NAME})
+    set_tests_properties(${NAME} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}" SKIP_RETURN_CODE 77
+      ENVIRONMENT "${environment};MLA_CUDA_DRIVER=$<TARGET_FILE:mla_fake_cuda>")
+  endif()
+  add_test(NAME ${NAME}_gpu COMMAND "${PROJECT_SOURCE_DIR}/tests/backend/on_gpu.sh" $<TARGET_FILE:${NAME}>)
+  set_tests_properties(${NAME}_gpu PROPERTIES TIMEOUT 600 LABELS gpu SKIP_RETURN_CODE 77 RESOURCE_LOCK gpu
+    ENVIRONMENT "${environment}")
 endfunction()

@@ -6,7 +6,7 @@ set(mlad_tests_of
 foreach(theme lengths tails output faults layouts numerics splits masks words regions random)
   list(APPEND mlad_tests_of backend_${theme})
 endforeach()
-list(APPEND mlad_tests_of test_client_cuda)
+list(APPEND mlad_tests_of test_backend_cuda_memory test_client_cuda)
 
 set(mlad_tests_objects "")
 set(mlad_tests_libraries "")

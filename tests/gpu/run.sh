@@ -183,7 +183,7 @@ mps_stop() {
 section_host() {
   local suite
   beside=8
-  for suite in $(suites mlad-tests '.' | grep -Ev '^(backend|gpu|client_cuda)'); do start host 120 "$dir/mlad-tests" "$suite"; done
+  for suite in $(suites mlad-tests '.' | grep -Ev '^(backend|be_cuda|gpu|client_cuda)'); do start host 120 "$dir/mlad-tests" "$suite"; done
   finish
 }
 
@@ -198,7 +198,7 @@ section_kernels() {
 }
 
 section_backend() {
-  local pattern='^backend_' suite
+  local pattern='^(backend|be_cuda)_' suite
   [ "$quick" -eq 0 ] || pattern='^backend_(regions|words|tails|output)$'
   beside=5
   for suite in $(suites mlad-tests "$pattern"); do start backend 240 "$dir/mlad-tests" "$suite"; done

@@ -34,8 +34,8 @@ static pid_t run_daemon(const struct worker *w, const char *fake)
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nothing behind */
         setenv("MLA_FAKE_CUDA", fake, 1);
-        execl(MLA_TEST_MLAD, "mlad", "--socket", w->socket, "--backend", "cuda", "--log-level", "warning", "--set",
-              "device.workspace_bytes=16M", (char *)NULL);
+        execl(mla_test_path("mlad", MLA_TEST_MLAD), "mlad", "--socket", w->socket, "--backend", "cuda", "--log-level",
+              "warning", "--set", "device.workspace_bytes=16M", (char *)NULL);
         _exit(127);
     }
     return pid;
