@@ -22,8 +22,8 @@ constexpr uint32_t kRegistersQk = 64;
 constexpr uint32_t kPage = 64;   /* keys */
 constexpr uint32_t kRows = 64;   /* rows of Q of a CTA */
 constexpr uint32_t kStages = 4;  /* of K and of P */
-constexpr uint32_t kAhead = 8;   /* pages between the entry of the load ring that is written and the page at hand */
-constexpr uint32_t kLoadRing = 16;
+constexpr uint32_t kRefill = 16; /* entries of the load ring that are written at a time, 2 * kRefill pages ahead */
+constexpr uint32_t kLoadRing = 64;
 
 /* A row block of P: 64 rows x 64 keys of e4m3 (64-byte swizzle), 64 factors, 4 flag words; sent as one piece. */
 constexpr uint32_t kPBytes = 4096;
@@ -37,8 +37,8 @@ constexpr uint32_t kBox = 8192;
 constexpr uint32_t kRope = 4 * kBox;
 constexpr uint32_t kKBytes = kRope + 4096;
 
-/* Addresses in the shared window. Dynamic shared memory begins behind the 1,024 bytes that the system keeps; as constants
- * they cost no registers. The kernel checks it when it starts. */
+/* Addresses in the shared window. Dynamic shared memory begins behind the 1,024 bytes that the system keeps; as
+ * constants they cost no registers. The kernel checks it when it starts. */
 namespace smem
 {
 constexpr uint32_t base = 1024;
@@ -57,7 +57,8 @@ constexpr uint32_t p_full = k_empty + 8 * kStages;
 constexpr uint32_t p_empty = p_full + 8 * kStages;
 constexpr uint32_t scale_full = p_empty + 8 * kStages;
 constexpr uint32_t scale_empty = scale_full + 8;
-constexpr uint32_t cursor = scale_empty + 8;
+constexpr uint32_t unit = scale_empty + 8; /* uint32: whose scales these are */
+constexpr uint32_t cursor = unit + 8;
 constexpr uint32_t cursor_bytes = 32;
 constexpr uint32_t dynamic = cursor + cursor_bytes - base;
 } // namespace smem
@@ -65,11 +66,11 @@ static_assert(smem::dynamic <= 232448, "shared memory of an SM");
 static_assert(smem::p % 1024 == 0 && kPBlock % 512 == 0 && smem::barriers % 16 == 0, "alignment");
 
 /* Named barriers (0 is __syncthreads). */
-constexpr int kBarPv = 1;      /* + group */
-constexpr int kBarQk = 3;      /* + group */
+constexpr int kBarPv = 1; /* + group */
+constexpr int kBarQk = 3; /* + group */
 constexpr int kBarPvAll = 5;
 constexpr int kBarQkAll = 6;
-constexpr int kBarTurn = 8;    /* + group: the running reference is this group's */
+constexpr int kBarTurn = 8; /* + group: the running reference is this group's */
 
 /* P = 2^(score - reference + kHeadroom): at most 2^8 when the reference may lag kLag octaves behind the maximum. */
 constexpr float kLag = 3.0f;
@@ -77,6 +78,8 @@ constexpr float kHeadroom = 8.0f - kLag;
 constexpr float kNoReference = -1e30f;
 
 constexpr uint32_t kFlagMasked = 1u << 8; /* of a P flag word, beside a bit per block of 8 rows that changed */
+constexpr uint32_t kFlagLast = 1u << 9;   /* of its unit */
+constexpr uint32_t kFlagOdd = 1u << 10;   /* the cluster's second unit, fourth, ... */
 constexpr uint32_t kFlagChanged = 0xffu;
 
 } // namespace mla::sm90

@@ -12,8 +12,8 @@
 namespace mla::sm90
 {
 
-/* Units cluster, cluster + clusters, ... of the launch are this cluster's. Read anew where they are needed: registers are
- * scarcer than special ones. */
+/* Units cluster, cluster + clusters, ... of the launch are this cluster's. Read anew where they are needed: registers
+ * are scarcer than special ones. */
 __device__ __forceinline__ uint32_t cluster_of_cta()
 {
     return blockIdx.x >> 1;
@@ -44,7 +44,8 @@ __device__ __forceinline__ const mla_sm90_unit &unit_at(const mla_sm90_launch &l
 __device__ __forceinline__ uint32_t thread_of_group()
 {
     uint32_t t;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t));
+    t = threadIdx.x;
+    asm volatile("" : "+r"(t)); /* what follows from it is computed where it is used, not kept */
     return t & 127;
 }
 
@@ -116,21 +117,36 @@ __device__ __forceinline__ void enter(const mla_sm90_launch &launch, Cursor &c)
     }
 }
 
-/* Writes the next page to the ring; its id comes by an asynchronous copy, so that nobody waits for it. */
-__device__ __forceinline__ void hand_out(const mla_sm90_launch &launch, Cursor &c, uint32_t entry)
+/* One warp: the next kRefill pages, from page g of the stream on; ids come by asynchronous copies, so that nobody waits
+ * for them. They are seen by the loader behind the P of a page at least kRefill further on. */
+__device__ __forceinline__ void refill(const mla_sm90_launch &launch, Cursor &c, uint32_t g, uint32_t lane)
 {
-    if (c.unit >= launch.n_units) {
-        store_shared_16(entry, 0, 0, 0, 0);
-        return;
-    }
-    store_shared_16(entry, static_cast<uint32_t>(c.map), static_cast<uint32_t>(c.map >> 32), c.beyond, 1);
-    if (c.ids != 0) {
-        cp_async_4(entry + 8, reinterpret_cast<const void *>(c.ids));
-        c.ids += 4;
-    }
-    if (--c.left == 0) {
-        c.unit += clusters();
-        enter(launch, c);
+    cp_async_wait_all();
+    uint32_t done = 0;
+    while (done < kRefill) {
+        uint32_t take = kRefill - done;
+        bool over = c.unit >= launch.n_units;
+        if (!over)
+            take = min(take, c.left);
+        if (lane >= done && lane < done + take) {
+            uint32_t entry = own(smem::loads) + (g + lane) % kLoadRing * 16;
+            store_shared_16(entry, static_cast<uint32_t>(c.map), static_cast<uint32_t>(c.map >> 32), c.beyond,
+                            over ? 0 : 1);
+            if (!over && c.ids != 0)
+                cp_async_4(entry + 8, reinterpret_cast<const void *>(c.ids + (lane - done) * 4));
+        }
+        __syncwarp();
+        done += take;
+        if (!over && lane == 0) {
+            c.left -= take;
+            if (c.ids != 0)
+                c.ids += take * 4;
+            if (c.left == 0) {
+                c.unit += clusters();
+                enter(launch, c);
+            }
+        }
+        __syncwarp();
     }
 }
 
@@ -145,9 +161,9 @@ __device__ __forceinline__ void load_page(uint32_t g)
     uint64_t map = static_cast<uint64_t>(entry[1]) << 32 | entry[0];
     int page = static_cast<int>(entry[2]);
     uint32_t stage = g % kStages;
-    uint32_t full = (own(smem::k_full) + 8 * stage);
-    uint32_t to = (own(smem::k) + stage * kKBytes);
-    mbarrier_wait((own(smem::k_empty) + 8 * stage), (g / kStages & 1) ^ 1);
+    uint32_t full = own(smem::k_full) + 8 * stage;
+    uint32_t to = own(smem::k) + stage * kKBytes;
+    mbarrier_wait(own(smem::k_empty) + 8 * stage, (g / kStages & 1) ^ 1);
     mbarrier_arrive_expect(full, kKBytes);
     tma_load_3d_multicast(to + 2 * rank * kBox, map, 256 * static_cast<int>(rank), 0, page, full, 3);
     tma_load_3d_multicast(to + (2 * rank + 1) * kBox, map, 256 * static_cast<int>(rank) + 128, 0, page, full, 3);
@@ -201,7 +217,10 @@ __device__ __forceinline__ void rescale(float (&o)[2][64], uint32_t block, uint3
     for (int i = 0; i < 8; i++)
         if (changed >> i & 1) {
             float x, y;
-            asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(block + kPFactors + i * 32) : "memory");
+            asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                         : "=f"(x), "=f"(y)
+                         : "r"(block + kPFactors + i * 32)
+                         : "memory");
 #pragma unroll
             for (int m = 0; m < 2; m++) {
                 o[m][4 * (first + i)] *= x;
@@ -210,22 +229,6 @@ __device__ __forceinline__ void rescale(float (&o)[2][64], uint32_t block, uint3
                 o[m][4 * (first + i) + 3] *= y;
             }
         }
-}
-
-/* Products of one page for 64 channels (block m) and 32 rows (quarter c). */
-__device__ __forceinline__ void issue(float (&t)[16], const uint32_t (&a)[2][2][4], uint32_t p, int m, int c)
-{
-    uint32_t rows = p + (c >> 1) * kPBlock + (c & 1) * 2048;
-    wgmma_m64n32k32_rs(t, a[0][m], wgmma_descriptor(rows, 512, WGMMA_SWIZZLE_64), 0);
-    wgmma_m64n32k32_rs(t, a[1][m], wgmma_descriptor(rows + 32, 512, WGMMA_SWIZZLE_64), 1);
-    wgmma_commit();
-}
-
-__device__ __forceinline__ void add(float (&o)[64], const float (&t)[16], int c)
-{
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        o[16 * c + i] += t[i];
 }
 
 template <uint32_t type> __device__ __forceinline__ void store_pair(uint64_t to, float x, float y)
@@ -243,10 +246,10 @@ template <uint32_t type> __device__ __forceinline__ void store_pair(uint64_t to,
     }
 }
 
-/* O of a unit, normalised, to where it goes. A thread has channels c, c + 1 and c + 64, c + 65 of 32 rows; addresses come
- * one by one from shared memory, since 32 of them at once do not fit the registers. */
-template <uint32_t type> __device__ __forceinline__ void write_rows(const float (&o)[2][64], float out_scale, uint32_t q,
-                                                                     uint32_t channel)
+/* O of a unit, normalised, to where it goes. A thread has channels c, c + 1 and c + 64, c + 65 of 32 rows; addresses
+ * come one by one from shared memory, since 32 of them at once do not fit the registers. */
+template <uint32_t type>
+__device__ __forceinline__ void write_rows(const float (&o)[2][64], float out_scale, uint32_t q, uint32_t channel)
 {
     constexpr uint32_t width = type == MLA_ABI_OUT_F32 ? 4 : type == MLA_ABI_OUT_BF16 ? 2 : 1;
     uint32_t rows = own(smem::out_row) + q * 16, scales = own(smem::scale) + q * 8;
@@ -310,67 +313,73 @@ __device__ __forceinline__ void arrive_at_both(uint32_t barrier)
         mbarrier_arrive_cluster(map_shared(barrier, t));
 }
 
+/* One page: O += V^T P. A product is of 64 channels and 64 rows and starts from nothing, so that what the tensor cores'
+ * short accumulator holds is never more than one page; the other group's products run while this one adds. */
+template <int wg> __device__ __forceinline__ uint32_t pv_page(float (&o)[2][64], uint32_t g)
+{
+    uint32_t stage = g % kStages, parity = g / kStages & 1;
+    uint32_t a[2][2][4];
+    float t[32];
+    mbarrier_wait(own(smem::k_full) + 8 * stage, parity);
+    load_v(own(smem::k) + v_of_thread<wg>() + stage * kKBytes, a);
+    named_sync(kBarPv + wg, 128);
+    arrive_at_both(own(smem::k_empty) + 8 * stage);
+    mbarrier_wait(own(smem::p_full) + 8 * stage, parity);
+    uint32_t p = own(smem::p) + stage * 2 * kPBlock;
+    uint32_t flags0 = read_flags(p), flags1 = read_flags(p + kPBlock);
+    if (flags0 & kFlagMasked)
+        scrub(a);
+    if ((flags0 | flags1) & kFlagChanged) {
+        uint32_t pair = (thread_of_group() & 3) * 8;
+        rescale(o, p + pair, flags0, 0);
+        rescale(o, p + kPBlock + pair, flags1, 8);
+    }
+#pragma unroll
+    for (int s = 0; s < 4; s++) {
+        wgmma_fence();
+        wgmma_m64n64k32_rs(t, a[0][s >> 1], wgmma_descriptor(p + (s & 1) * kPBlock, 512, WGMMA_SWIZZLE_64), 0);
+        wgmma_m64n64k32_rs(t, a[1][s >> 1], wgmma_descriptor(p + (s & 1) * kPBlock + 32, 512, WGMMA_SWIZZLE_64), 1);
+        wgmma_commit();
+        wgmma_wait<0>();
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            o[s >> 1][32 * (s & 1) + i] += t[i];
+    }
+    if ((g & 1) == wg && g > 0 && thread_of_group() == 0)
+        load_page(g + kStages - 1);
+    flags0 = read_flags(p); /* again: a register that is not held meanwhile */
+    arrive_at_both(own(smem::p_empty) + 8 * stage);
+    return flags0;
+}
+
+/* Registers hold O and little else: which unit it is, and whether there is another, comes with P and the scales. */
 template <int wg> __device__ __forceinline__ void pv_role(const mla_sm90_launch &launch)
 {
-    uint32_t g = 0, k = 0; /* page of the stream, units so far */
     if (wg == 0 && thread_of_group() == 0)
 #pragma unroll 1
         for (uint32_t i = 0; i < kStages; i++)
             load_page(i);
-    for (uint32_t unit = cluster_of_cta(); unit < launch.n_units; unit += clusters(), k++) {
+    if (cluster_of_cta() >= launch.n_units)
+        return;
+    uint32_t g = 0, unit;
+#pragma unroll 1
+    do {
         float o[2][64];
 #pragma unroll
         for (int m = 0; m < 2; m++)
 #pragma unroll
             for (int i = 0; i < 64; i++)
                 o[m][i] = 0;
+        uint32_t flags;
 #pragma unroll 1
-        for (uint32_t end = g + unit_at(launch, unit).n_pages; g != end; g++) {
-            uint32_t stage = g % kStages, parity = g / kStages & 1;
-            uint32_t a[2][2][4];
-            float t0[16], t1[16];
-            mbarrier_wait((own(smem::k_full) + 8 * stage), parity);
-            load_v(own(smem::k) + v_of_thread<wg>() + stage * kKBytes, a);
-            named_sync(kBarPv + wg, 128);
-            arrive_at_both(own(smem::k_empty) + 8 * stage);
-            mbarrier_wait((own(smem::p_full) + 8 * stage), parity);
-            uint32_t p = own(smem::p) + stage * 2 * kPBlock;
-            uint32_t flags0 = read_flags(p), flags1 = read_flags(p + kPBlock);
-            if (flags0 & kFlagMasked)
-                scrub(a);
-            if ((flags0 | flags1) & kFlagChanged) {
-                uint32_t pair = (thread_of_group() & 3) * 8;
-                rescale(o, p + pair, flags0, 0);
-                rescale(o, p + kPBlock + pair, flags1, 8);
-            }
-            wgmma_fence();
-            issue(t0, a, p, 0, 0);
-            issue(t1, a, p, 0, 1);
-            if ((g & 1) == wg && g > 0 && thread_of_group() == 0)
-                load_page(g + kStages - 1);
-#pragma unroll
-            for (int s = 0; s < 8; s += 2) {
-                wgmma_wait<1>();
-                add(o[s >> 2], t0, s & 3);
-                if (s + 2 < 8) {
-                    wgmma_fence();
-                    issue(t0, a, p, (s + 2) >> 2, (s + 2) & 3);
-                    wgmma_wait<1>();
-                } else {
-                    wgmma_wait<0>();
-                }
-                add(o[(s + 1) >> 2], t1, (s + 1) & 3);
-                if (s + 3 < 8) {
-                    wgmma_fence();
-                    issue(t1, a, p, (s + 3) >> 2, (s + 3) & 3);
-                }
-            }
-            arrive_at_both(own(smem::p_empty) + 8 * stage);
-        }
-        mbarrier_wait((own(smem::scale_full)), k & 1);
+        do
+            flags = pv_page<wg>(o, g++);
+        while (!(flags & kFlagLast));
+        mbarrier_wait(own(smem::scale_full), flags & kFlagOdd ? 1 : 0);
+        asm volatile("ld.shared.b32 %0, [%1];" : "=r"(unit) : "r"(own(smem::unit)) : "memory");
         write_out<wg>(unit_at(launch, unit), o);
         arrive_at_both(own(smem::scale_empty));
-    }
+    } while (unit + clusters() < launch.n_units);
 }
 
 /* ---- QK and softmax ---- */
@@ -391,8 +400,8 @@ __device__ __forceinline__ void load_q(const mla_sm90_unit &u, uint32_t rank, ui
                     reinterpret_cast<const void *>(nope + c * 16), bytes);
     }
     uint32_t c = tid & 3;
-    cp_async_16(own(smem::q) + kRope + r * 64 + ((c ^ (r >> 1 & 3)) << 4), reinterpret_cast<const void *>(rope + c * 16),
-                bytes);
+    cp_async_16(own(smem::q) + kRope + r * 64 + ((c ^ (r >> 1 & 3)) << 4),
+                reinterpret_cast<const void *>(rope + c * 16), bytes);
     cp_async_commit();
     cp_async_wait_all();
     fence_async_proxy();
@@ -412,11 +421,11 @@ __device__ __forceinline__ void scores(float (&S)[32], uint32_t q, uint32_t k)
         wgmma_m64n64k32_ss(S, wgmma_descriptor(q + kRope + ks * 32, 512, WGMMA_SWIZZLE_64),
                            wgmma_descriptor(k + kRope + ks * 32, 512, WGMMA_SWIZZLE_64), 1);
     wgmma_commit();
-    wgmma_wait<0>();
 }
 
 /* Sums of both groups, for the PV groups of both CTAs and for the LSE. One row a thread. */
-__device__ __forceinline__ void finish_rows(const mla_sm90_unit &u, uint32_t rank, uint32_t k, uint32_t t)
+__device__ __forceinline__ void finish_rows(const mla_sm90_unit &u, uint32_t unit, uint32_t rank, uint32_t k,
+                                            uint32_t t)
 {
     if (t < kRows) {
         uint32_t at = own(smem::sums) + t * 4;
@@ -424,8 +433,10 @@ __device__ __forceinline__ void finish_rows(const mla_sm90_unit &u, uint32_t ran
         float l1 = load_shared_f32(at + 768), x1 = load_shared_f32(at + 1024), r1 = load_shared_f32(at + 1280);
         float top = fmaxf(r0, r1), f0 = ex2(r0 - top), f1 = ex2(r1 - top);
         float rounded = l0 * f0 + l1 * f1, exact = x0 * f0 + x1 * f1;
-        mbarrier_wait((own(smem::scale_empty)), (k & 1) ^ 1);
+        mbarrier_wait(own(smem::scale_empty), (k & 1) ^ 1);
         store_shared_f32(own(smem::scale) + (rank * kRows + t) * 4, exact == 0 ? 0.0f : 1.0f / rounded);
+        if (t == 0)
+            asm volatile("st.shared.b32 [%0], %1;" ::"r"(own(smem::unit)), "r"(unit) : "memory");
         uint32_t in_unit = rank * kRows + t;
         if (u.lse != 0 && in_unit < u.rows) {
             uint32_t row = u.row0 + in_unit, token = row / u.heads;
@@ -438,8 +449,8 @@ __device__ __forceinline__ void finish_rows(const mla_sm90_unit &u, uint32_t ran
     named_sync(kBarQk, 128);
     if (t == 0) {
         uint32_t full = own(smem::scale_full), at = own(smem::scale) + rank * kRows * 4;
-        mbarrier_arrive_expect((full), kRows * 4);
-        bulk_copy_to_peer(map_shared(at, rank ^ 1), (at), kRows * 4, map_shared(full, rank ^ 1));
+        mbarrier_arrive_expect(full, kRows * 4);
+        bulk_copy_to_peer(map_shared(at, rank ^ 1), at, kRows * 4, map_shared(full, rank ^ 1));
     }
 }
 
@@ -454,28 +465,33 @@ __device__ __forceinline__ int limit_of_row(const mla_sm90_unit &u, uint32_t in_
 
 /* The reference of the group's rows moves on to this page; bits of the blocks of 8 rows in which it did. factor is what
  * older sums are to be multiplied by. */
-__device__ __forceinline__ uint32_t raise_references(const float (&S)[32], float scale, RowState &state, float (&factor)[2])
+__device__ __forceinline__ void raise_references(const float (&top)[2], float scale, float (&old)[2], float (&next)[2])
 {
-    float top[2];
-    uint32_t changed = 0;
-    row_maxima(S, top);
     uint32_t t = thread_of_group();
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         uint32_t at = own(smem::reference) + ((t >> 5) * 16 + (t >> 2 & 7) + 8 * r) * 4;
-        float old = load_shared_f32(at);
-        float next = top[r] * scale > old + kLag ? top[r] * scale : old;
-        bool up = next != old;
-        if (__any_sync(~0u, up)) {
-            changed |= 1u << (2 * (t >> 5) + r);
-            if (up && (t & 3) == 0)
-                store_shared_f32(at, next);
-        }
-        factor[r] = ex2(old - next);
-        float mine = ex2(state.reference[r] - next);
+        old[r] = load_shared_f32(at);
+        next[r] = top[r] * scale > old[r] + kLag ? top[r] * scale : old[r];
+        __syncwarp();
+        if (next[r] != old[r] && (t & 3) == 0)
+            store_shared_f32(at, next[r]);
+    }
+}
+
+__device__ __forceinline__ uint32_t follow(const float (&old)[2], const float (&next)[2], RowState &state,
+                                           float (&factor)[2])
+{
+    uint32_t changed = 0, warp = thread_of_group() >> 5;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        if (__any_sync(~0u, next[r] != old[r]))
+            changed |= 1u << (2 * warp + r);
+        factor[r] = ex2(old[r] - next[r]);
+        float mine = ex2(state.reference[r] - next[r]);
         state.rounded[r] *= mine;
         state.exact[r] *= mine;
-        state.reference[r] = next;
+        state.reference[r] = next[r];
     }
     return changed;
 }
@@ -549,13 +565,11 @@ template <int wg> __device__ __forceinline__ void qk_role(const mla_sm90_launch 
         for (uint32_t g = first + ((first ^ wg) & 1); static_cast<int32_t>(end - g) > 0; g += 2) {
             uint32_t stage = g % kStages, parity = g / kStages & 1;
             float S[32];
-            if (wg == 0 && thread_of_group() == 0) {
-                cp_async_wait_all(); /* of two pages ago: seen by the loader behind the next P */
-                hand_out(launch, cursor, own(smem::loads) + (g + kAhead) % kLoadRing * 16);
-                hand_out(launch, cursor, own(smem::loads) + (g + kAhead + 1) % kLoadRing * 16);
-            }
-            mbarrier_wait((own(smem::k_full) + 8 * stage), parity);
+            if (wg == 0 && g % kRefill == 0 && thread_of_group() < 32)
+                refill(launch, cursor, g + 2 * kRefill, thread_of_group());
+            mbarrier_wait(own(smem::k_full) + 8 * stage, parity);
             scores(S, own(smem::q), own(smem::k) + stage * kKBytes);
+            wgmma_wait<0>();
             {
                 uint32_t t = thread_of_group();
                 if (t < 2)
@@ -569,32 +583,33 @@ template <int wg> __device__ __forceinline__ void qk_role(const mla_sm90_launch 
                 int past = static_cast<int>(g * kPage);
                 mask_scores(S, limit[0] - past, limit[1] - past, thread_of_group() & 3);
             }
-            float factor[2];
+            float factor[2], top[2], old[2], next[2];
+            row_maxima(S, top);
             named_sync(kBarTurn + wg, 256);
-            uint32_t flags = raise_references(S, fabsf(c), state, factor);
+            raise_references(top, fabsf(c), old, next);
             named_arrive(kBarTurn + (wg ^ 1), 256);
-            if (g >= mask_from)
-                flags |= kFlagMasked;
+            uint32_t flags = follow(old, next, state, factor);
+            flags |= (g >= mask_from ? kFlagMasked : 0) | (g + 1 == end ? kFlagLast : 0) | (k & 1 ? kFlagOdd : 0);
             float offset[2] = {kHeadroom - state.reference[0], kHeadroom - state.reference[1]};
             uint32_t w0[4], w1[4];
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 exponentials(S, fabsf(c), offset, state, i, w0[i], w1[i]);
-            mbarrier_wait((own(smem::p_empty) + 8 * stage), parity ^ 1);
+            mbarrier_wait(own(smem::p_empty) + 8 * stage, parity ^ 1);
             uint32_t rank = rank_of_cta();
             uint32_t block = own(smem::p) + stage * 2 * kPBlock + rank * kPBlock;
             store_p(block, w0, w1, factor, flags);
             named_sync(kBarQk + wg, 128);
             if (thread_of_group() == 0) {
                 uint32_t full = own(smem::p_full) + 8 * stage;
-                mbarrier_arrive_expect((full), kPSent);
-                bulk_copy_to_peer(map_shared(block, rank ^ 1), (block), kPSent, map_shared(full, rank ^ 1));
+                mbarrier_arrive_expect(full, kPSent);
+                bulk_copy_to_peer(map_shared(block, rank ^ 1), block, kPSent, map_shared(full, rank ^ 1));
             }
         }
         store_sums(state, own(smem::sums) + wg * 768);
         named_sync(kBarQkAll, 256);
         if (wg == 0)
-            finish_rows(unit_at(launch, unit), rank_of_cta(), k, thread_of_group());
+            finish_rows(unit_at(launch, unit), unit, rank_of_cta(), k, thread_of_group());
         first = end;
     }
     if ((first & 1) == wg) /* the turn that was given and will not be used */
@@ -614,13 +629,13 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(512, 1)
     int tid = threadIdx.x;
     if (tid == 0) {
         for (uint32_t s = 0; s < kStages; s++) {
-            mbarrier_init((own(smem::k_full) + 8 * s), 1);
-            mbarrier_init((own(smem::k_empty) + 8 * s), 6); /* in each CTA: a QK thread and both PV groups */
-            mbarrier_init((own(smem::p_full) + 8 * s), 1);
-            mbarrier_init((own(smem::p_empty) + 8 * s), 4);
+            mbarrier_init(own(smem::k_full) + 8 * s, 1);
+            mbarrier_init(own(smem::k_empty) + 8 * s, 6); /* in each CTA: a QK thread and both PV groups */
+            mbarrier_init(own(smem::p_full) + 8 * s, 1);
+            mbarrier_init(own(smem::p_empty) + 8 * s, 4);
         }
-        mbarrier_init((own(smem::scale_full)), 1);
-        mbarrier_init((own(smem::scale_empty)), 4);
+        mbarrier_init(own(smem::scale_full), 1);
+        mbarrier_init(own(smem::scale_empty), 4);
         mbarrier_init_fence();
     }
     Cursor &cursor = *reinterpret_cast<Cursor *>(raw + (smem::cursor - smem::base));
@@ -628,8 +643,11 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(512, 1)
         cursor.map = 0;
         cursor.unit = cluster_of_cta();
         enter(launch, cursor);
-        for (uint32_t i = 0; i < kAhead; i++)
-            hand_out(launch, cursor, own(smem::loads) + i * 16);
+    }
+    if (tid >= 256 && tid < 288) {
+        __syncwarp();
+        refill(launch, cursor, 0, tid - 256);
+        refill(launch, cursor, kRefill, tid - 256);
         cp_async_wait_all();
     }
     __syncthreads();

@@ -1,8 +1,9 @@
 /* What the Hopper kernels need beside the records of abi.h. Host and device; plain C11.
  *
- * unit: up to 128 rows of one item, worked on by one cluster. The prepare kernel resolves, once per launch, all that the
- * callers' device memory decides (lengths, visible counts, page ids) into the scratch arrays, checks it, and makes one flat
- * record per unit, so that what the two CTAs of a cluster do can never come apart, whatever is written there meanwhile.
+ * unit: up to 128 rows of one item, worked on by one cluster. The prepare kernel resolves, once per launch, all that
+ * the callers' device memory decides (lengths, visible counts, page ids) into the scratch arrays, checks it, and makes
+ * one flat record per unit, so that what the two CTAs of a cluster do can never come apart, whatever is written there
+ * meanwhile.
  */
 #ifndef MLA_KERNELS_SM90_LAUNCH_H
 #define MLA_KERNELS_SM90_LAUNCH_H
@@ -13,30 +14,30 @@
 
 /* 160 bytes, read as 16-byte vectors. Row r below counts within the sequence: token r / heads, head r % heads. */
 struct mla_sm90_unit {
-    uint64_t map;      /* pair of tensor maps of the plane: latent boxes, rope boxes */
-    uint64_t pages;    /* uint32 page ids of this item, from its first page on; num_pages stands for a bad one */
-    uint64_t limits;   /* uint32 per query token of the sequence: keys that it sees */
-    uint64_t q;        /* token 0, head 0 of the sequence */
+    uint64_t map;    /* pair of tensor maps of the plane: latent boxes, rope boxes */
+    uint64_t pages;  /* uint32 page ids of this item, from its first page on; num_pages stands for a bad one */
+    uint64_t limits; /* uint32 per query token of the sequence: keys that it sees */
+    uint64_t q;      /* token 0, head 0 of the sequence */
     int64_t q_token;
     int64_t q_head;
-    uint64_t q_rope;   /* of the 64 rope elements */
+    uint64_t q_rope; /* of the 64 rope elements */
     int64_t q_rope_token;
     int64_t q_rope_head;
-    uint64_t out;      /* row r at out + token * out_token + head * out_head; partials lie so too */
+    uint64_t out; /* row r at out + token * out_token + head * out_head; partials lie so too */
     int64_t out_token;
     int64_t out_head;
-    uint64_t lse;      /* 0: none */
+    uint64_t lse; /* 0: none */
     int64_t lse_token;
     int64_t lse_head;
-    uint32_t n_pages;  /* at least 1: an item that sees nothing has one page that nobody sees */
+    uint32_t n_pages; /* at least 1: an item that sees nothing has one page that nobody sees */
     uint32_t first_page;
     uint32_t mask_from; /* pages of the item from here on are masked for some row */
     uint32_t row0;      /* first row of the unit */
     uint32_t rows;      /* 1..128 */
     uint32_t heads;
-    uint32_t out_type;  /* MLA_ABI_OUT_*; F32 for partials */
-    float score_scale;  /* times log2(e) */
-    float out_scale;    /* kv_scale, and inv_out_scale for e4m3; 1 for partials */
+    uint32_t out_type; /* MLA_ABI_OUT_*; F32 for partials */
+    float score_scale; /* times log2(e) */
+    float out_scale;   /* kv_scale, and inv_out_scale for e4m3; 1 for partials */
     uint32_t reserved;
 };
 

@@ -1,5 +1,5 @@
-/* One CTA per sequence: reads what device memory decides (once), checks it, resolves page ids and limits, and writes the
- * records of the sequence's units. */
+/* One CTA per sequence: reads what device memory decides (once), checks it, resolves page ids and limits, and writes
+ * the records of the sequence's units. */
 #include "kernels/device/records.cuh"
 #include "kernels/sm90/launch.h"
 
@@ -83,8 +83,9 @@ __device__ __forceinline__ void place(const mla_abi_tensor &x, const Sequence &s
     *head = x.head_stride;
 }
 
-__device__ void write_unit(const mla_sm90_launch &launch, const Sequence &s, const uint32_t *limits, const uint32_t *ids,
-                           const mla_abi_tile &tile, const mla_abi_item &item, uint32_t half, mla_sm90_unit *out)
+__device__ void write_unit(const mla_sm90_launch &launch, const Sequence &s, const uint32_t *limits,
+                           const uint32_t *ids, const mla_abi_tile &tile, const mla_abi_item &item, uint32_t half,
+                           mla_sm90_unit *out)
 {
     mla_sm90_unit u;
     uint32_t pages = (s.kv_len + MLA_ABI_PAGE_TOKENS - 1) / MLA_ABI_PAGE_TOKENS;

@@ -1,5 +1,5 @@
-/* The QK warpgroups: scores, the running reference, P. A thread has two rows (g and g + 8 of its warp's 16) and, of each,
- * the keys 8 i + 2 q and 8 i + 2 q + 1. Scores are in log2 units. */
+/* The QK warpgroups: scores, the running reference, P. A thread has two rows (g and g + 8 of its warp's 16) and, of
+ * each, the keys 8 i + 2 q and 8 i + 2 q + 1. Scores are in log2 units. */
 #ifndef MLA_KERNELS_SM90_SOFTMAX_CUH
 #define MLA_KERNELS_SM90_SOFTMAX_CUH
 
