@@ -7,6 +7,9 @@ foreach(theme lengths tails output faults layouts numerics splits masks words re
   list(APPEND mlad_tests_of backend_${theme})
 endforeach()
 list(APPEND mlad_tests_of test_backend_cuda_memory test_client_cuda)
+foreach(subject workers memory time deaths faults)
+  list(APPEND mlad_tests_of test_gpu_${subject})
+endforeach()
 
 set(mlad_tests_objects "")
 set(mlad_tests_libraries "")

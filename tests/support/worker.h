@@ -40,8 +40,23 @@ struct mla_client *worker_open(const char *socket, const char *name);
 /* Random finite e4m3 of about N(0, 1): the same bytes for the same seed, in any process. */
 void worker_fill(uint8_t *bytes, size_t n, uint64_t seed);
 
+/* How the memory of pools and jobs is made. struct mla_memory is what the process sees of it; of device memory that is
+ * a copy, pushed after it was written and pulled before it is read. device: of the functions' own, NULL for memfds. */
+struct worker_ops {
+    void (*create)(uint64_t bytes, struct mla_memory *memory, void **device);
+    enum mla_status (*share)(struct mla_client *client, const struct mla_memory *memory, void *device,
+                             enum mla_access access, const char *label, mla_region_id *region);
+    void (*push)(const struct mla_memory *memory, void *device, uint64_t offset, uint64_t bytes);
+    void (*pull)(const struct mla_memory *memory, void *device, uint64_t offset, uint64_t bytes);
+    void (*free)(struct mla_memory *memory, void *device);
+    double accuracy; /* REF_ACCURACY_*: of one element */
+    double rel_l2;   /* of an f32 or bf16 output as a whole, beyond its own rounding */
+};
+extern const struct worker_ops *worker_ops; /* sealed memfds; see worker_cuda.h */
+
 struct worker_pool {
     struct mla_memory memory;
+    void *device;
     mla_region_id region;
     mla_cache_id cache;
     uint32_t num_pages;
@@ -61,18 +76,20 @@ struct worker_shape {
     enum mla_mask mask;      /* [CAUSAL] */
     enum mla_dtype out_type; /* [F32] */
     uint64_t seed;
-    uint32_t head_step; /* of the check, as in struct ref_job */
-    float kv_scale;     /* [1] */
-    bool sync;          /* ready and done words (0 and 1 of page), status words */
+    uint32_t head_step;       /* of the check, as in struct ref_job */
+    float kv_scale;           /* [1] */
+    bool sync;                /* ready and done words (0 and 1 of page), status words */
+    const uint32_t *page_ids; /* of all sequences, packed [entry e of s: (s + e * 7) modulo the pool] */
 };
 
 struct worker_job {
     struct mla_client *client;
     struct worker_shape shape;
     struct mla_memory memory; /* q, o, lse, status words: registered READ_WRITE */
+    void *device;
     mla_region_id region;
     uint64_t o_at, lse_at, status_at, bytes;
-    uint32_t *entries; /* page ids: sequence by sequence, entry e of s = (s + e * 7) modulo the pool */
+    uint32_t *entries; /* page ids, sequence by sequence */
     uint64_t table_first[WORKER_SEQS_MAX];
     struct mla_tables tables;
     struct mla_sync *page;
@@ -94,6 +111,8 @@ mla_request_id worker_job_submit(struct worker_job *job);
 void worker_job_wait(struct worker_job *job, mla_request_id request, enum mla_status expected);
 /* Every row within its bound, and the whole within the relative L2 error of its out type. */
 void worker_job_check(struct worker_job *job);
+/* Pulls the outputs; worker_job_wait() does. */
+void worker_job_pull(struct worker_job *job);
 /* True when nothing of the outputs has been written since they were poisoned. */
 bool worker_job_untouched(const struct worker_job *job);
 /* Drops, unregisters, frees; with a closed client (NULL) only frees. */
