@@ -1,6 +1,5 @@
 /* The main job on a GPU: workers in processes of their own hand over device memory in every form and get right answers,
  * in the order of their streams. */
-#include <signal.h>
 #include <string.h>
 
 #include "tests/support/check_main.h"
