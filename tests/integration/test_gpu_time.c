@@ -1,6 +1,5 @@
 /* Time on a GPU: what is answered while the device is busy or the driver blocks, deadlines, cancellation, and buffers
  * that are used again. */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
