@@ -1,17 +1,22 @@
 #!/bin/bash
-# Builds mlad on Debian 12 and shows it at work on the CPU backend: one daemon, two worker processes that decode at the
-# same time from the KV cache of one of them, every answer checked against float64. Exit 0: all of it went well.
-#   deploy/quickstart.sh               installs what is missing (root or sudo), builds into build/quickstart, runs
-#   deploy/quickstart.sh --build DIR   runs what is built in DIR; installs and builds nothing
-#   deploy/quickstart.sh --short       short contexts, one round
+# Builds mlad on Debian 12 and shows it at work: one daemon, two worker processes that decode at the same time from the
+# KV cache of one of them, every answer checked against float64. Exit 0: all of it went well. On the GPU where there is
+# one with nvcc (or with kernels that are built), else on the CPU.
+#   deploy/quickstart.sh                 installs what is missing (root or sudo), builds into build/quickstart, runs
+#   deploy/quickstart.sh --build DIR     runs what is built in DIR, a build tree or the folder of a portable build;
+#                                        installs and builds nothing
+#   deploy/quickstart.sh --backend NAME  cpu or cuda, whatever there is
+#   deploy/quickstart.sh --short         short contexts, one round
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 build=
 short=0
+backend=
 while [ $# -gt 0 ]; do
   case $1 in
     --build) build=${2:?"--build needs a folder"}; shift 2 ;;
+    --backend) backend=${2:?"--backend needs a name"}; shift 2 ;;
     --short) short=1; shift ;;
     --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
     *) echo "deploy/quickstart.sh: no such option: $1 (see --help)" >&2; exit 2 ;;
@@ -57,7 +62,9 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-ctl() { "$build/daemon/ctl/mlactl" --socket "$run_dir/mlad.sock" "$@"; }
+# In a build tree each has its folder; in a portable build all lie together.
+program() { if [ -x "$build/${1##*/}" ]; then echo "$build/${1##*/}"; else echo "$build/$1"; fi; }
+ctl() { "$(program daemon/ctl/mlactl)" --socket "$run_dir/mlad.sock" "$@"; }
 
 # ---- build ----
 
@@ -83,15 +90,38 @@ if [ -z "$build" ]; then
     cmake --build "$build" --parallel "$(nproc)" --target mlad mlactl mla_quickstart_worker
   echo "built mlad, mlactl and the quick start's worker in $((SECONDS - begin)) s"
 fi
-for program in daemon/mlad daemon/ctl/mlactl deploy/quickstart/mla_quickstart_worker; do
-  [ -x "$build/$program" ] || fail "$build/$program is not there"
+for path in daemon/mlad daemon/ctl/mlactl deploy/quickstart/mla_quickstart_worker; do
+  [ -x "$(program "$path")" ] || fail "$build/$path is not there"
 done
+worker_program=$(program deploy/quickstart/mla_quickstart_worker)
+
+# ---- which backend ----
+
+gpu=$(nvidia-smi -L 2>/dev/null | sed -n '1s/ (UUID.*//p') || gpu=
+kernels=no
+[ ! -s "$build/kernels/kernels.ini" ] || kernels=yes
+if [ -n "$backend" ]; then
+  why="as asked for"
+elif [ -n "$gpu" ] && [ "$kernels" = yes ]; then
+  backend=cuda
+  why="$gpu"
+else
+  backend=cpu
+  why="no GPU"
+  [ -z "$gpu" ] || why="$gpu is there, but no nvcc 12.4 or newer, which the kernels are built with (CUDA_HOME names its folder)"
+fi
+case $backend in
+  cpu) backend_text="CPU backend" ;;
+  cuda) backend_text="CUDA backend" ;;
+  *) fail "no backend $backend: cpu or cuda" ;;
+esac
+echo "backend $backend: $why"
 
 # ---- daemon ----
 
 run_dir=$(mktemp -d "${TMPDIR:-/tmp}/mlad-quickstart.XXXXXX")
-say "Daemon (CPU backend, configuration deploy/mlad.conf, socket $run_dir/mlad.sock)"
-"$build/daemon/mlad" --config deploy/mlad.conf --backend cpu --socket "$run_dir/mlad.sock" 2>"$run_dir/mlad.log" &
+say "Daemon ($backend_text, configuration deploy/mlad.conf, socket $run_dir/mlad.sock)"
+"$(program daemon/mlad)" --config deploy/mlad.conf --backend "$backend" --socket "$run_dir/mlad.sock" 2>"$run_dir/mlad.log" &
 daemon=$!
 for ((tries = 0; ; tries++)); do
   kill -0 "$daemon" 2>/dev/null || fail "mlad ended at once"
@@ -116,7 +146,7 @@ fi
 start_worker() { # name, arguments...
   local name=$1
   shift
-  "$build/deploy/quickstart/mla_quickstart_worker" --socket "$run_dir/mlad.sock" --name "$name" --rounds "$rounds" \
+  "$worker_program" --socket "$run_dir/mlad.sock" --name "$name" --rounds "$rounds" \
     --seed 2026 --table "$run_dir/table.$name" "$@" &
   worker[$name]=$!
 }
@@ -136,7 +166,7 @@ done
 # ---- what came of it ----
 
 say "Every answer"
-"$build/deploy/quickstart/mla_quickstart_worker" --header
+"$worker_program" --header
 cat "$run_dir/table.A" "$run_dir/table.B"
 answers=$(cat "$run_dir/table.A" "$run_dir/table.B" | wc -l)
 shared=$(comm -12 <(awk '{print $8}' "$run_dir/table.A" | sort -u) <(awk '{print $8}' "$run_dir/table.B" | sort -u) | wc -l)

@@ -2,7 +2,8 @@
 # Installs what is needed, builds and tests everything, on Debian 12 as root or with sudo; under twenty minutes on
 # two cores.
 #   tests/run.sh              all stages
-#   tests/run.sh STAGE ...    some of: packages dev release asan-ubsan tsan tidy
+#   tests/run.sh STAGE ...    some of: packages dev kernels portable release asan-ubsan tsan tidy
+# kernels and portable need nvcc; where there is none they say so and count as skipped.
 # A stage that fails does not keep the later ones from running. Exit 0 when all passed. Logs: build/logs/STAGE.log.
 set -u
 cd "$(dirname "$0")/.." || exit 2
@@ -27,6 +28,19 @@ stage_packages() {
 
 stage_dev() { # every test, the lints among them
   configure_and_build dev && run_ctest dev
+}
+
+has_nvcc() { # of a configured build
+  [ -s "build/$1/kernels/kernels.ini" ] || { echo "no nvcc that will do"; return 1; }
+}
+
+stage_kernels() { # what ptxas says of every kernel: no spill, no stack
+  cmake --preset dev && { has_nvcc dev || return 77; } &&
+    cmake --build --preset dev --parallel "$jobs" --target mlad_kernel_files && run_ctest dev -R '^lint_resources$'
+}
+
+stage_portable() { # the folder for GPU machines; tests/gpu/run.sh runs it there
+  cmake --preset dev && { has_nvcc dev || return 77; } && configure_and_build gpu-portable && run_ctest gpu-portable -L '^portable$'
 }
 
 stage_release() { # what a distribution builds, installed
@@ -54,15 +68,19 @@ run_stage() {
   local name=$1 begin=$SECONDS result=ok
   echo "== $name =="
   "stage_${name//-/_}" </dev/null 2>&1 | tee "$logs/$name.log"
-  [ "${PIPESTATUS[0]}" -eq 0 ] || { result=FAILED; failed=$((failed + 1)); }
-  summary+="$(printf '%-12s %-6s %4d s' "$name" "$result" $((SECONDS - begin)))"$'\n'
+  case ${PIPESTATUS[0]} in
+    0) ;;
+    77) result=skipped ;;
+    *) result=FAILED; failed=$((failed + 1)) ;;
+  esac
+  summary+="$(printf '%-12s %-7s %4d s' "$name" "$result" $((SECONDS - begin)))"$'\n'
 }
 
 stages=("$@")
-[ $# -gt 0 ] || stages=(packages dev release asan-ubsan tsan tidy)
+[ $# -gt 0 ] || stages=(packages dev kernels portable release asan-ubsan tsan tidy)
 for name in "${stages[@]}"; do
   case $name in
-    packages | dev | release | asan-ubsan | tsan | tidy) ;;
+    packages | dev | kernels | portable | release | asan-ubsan | tsan | tidy) ;;
     *) echo "tests/run.sh: no stage $name" >&2; exit 2 ;;
   esac
 done

@@ -52,7 +52,8 @@ static int check_one(const struct worker *w, const struct answer *a, const uint8
                             .q_scale = (double)w->q_scale,
                             .kv_scale = (double)w->kv_scale,
                             .softmax_scale = (double)w->softmax_scale,
-                            .out_scale = (double)w->out_scale};
+                            .out_scale = (double)w->out_scale,
+                            .accuracy = w->memory->accuracy};
     return check_answer(&job, c);
 }
 

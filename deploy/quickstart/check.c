@@ -28,7 +28,7 @@ static int compare(const struct check_job *job, const struct ref_job *ref, struc
                                  .o = packed(job->o, job->heads, REF_V_DIM * element_bytes(job->out_type)),
                                  .lse = packed(job->lse, job->heads, sizeof(float)),
                                  .out_scale = job->out_scale,
-                                 .accuracy = REF_ACCURACY_F32_P};
+                                 .accuracy = job->accuracy};
         struct ref_report report;
         result->right = ref_compare(ref, o, lse, NULL, &out, &report);
         result->rows = report.rows;

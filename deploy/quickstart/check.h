@@ -15,6 +15,7 @@ struct check_job {
     const void *q, *o, *lse; /* [n_seqs * q_len][heads][576, 512, 1], packed */
     uint32_t out_type;       /* number of enum mla_dtype */
     double q_scale, kv_scale, softmax_scale, out_scale;
+    double accuracy; /* of O before it is rounded, in units of the root mean square of its row */
 };
 
 struct check_result {
@@ -25,8 +26,7 @@ struct check_result {
     char text[160];   /* the first element over its bound */
 };
 
-/* 0, or -ENOMEM. An element of O passes when it is within half a unit of its type's last place plus 5e-5 of the root
- * mean square of its row. */
+/* 0, or -ENOMEM. An element of O passes when it is within half a unit of its type's last place plus accuracy. */
 int check_answer(const struct check_job *job, struct check_result *result);
 
 #endif

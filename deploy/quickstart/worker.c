@@ -48,14 +48,17 @@ static void *get(const struct worker *w, size_t n, size_t bytes)
     return memory;
 }
 
-static void share(const struct worker *w, struct mla_memory *memory, uint64_t bytes, enum mla_access access,
-                  const char *label, mla_region_id *region)
+static void share(const struct worker *w, const struct shared *memory, enum mla_access access, const char *label,
+                  mla_region_id *region)
 {
-    if (mla_memory_create(bytes, 0, memory) != MLA_OK) {
-        perror(w->options.name);
+    must(w, w->memory->share(w->client, memory, access, label, TIMEOUT_US, region), "register memory");
+}
+
+/* Memory calls that have said why they failed. */
+static void done(int result)
+{
+    if (result != 0)
         exit(1);
-    }
-    must(w, mla_memory_register(w->client, memory, access, label, TIMEOUT_US, region), "register memory");
 }
 
 static void open_daemon(struct worker *w)
@@ -66,11 +69,14 @@ static void open_daemon(struct worker *w)
     o.socket_path = w->options.socket;
     o.name = w->options.name;
     o.flags = MLA_OPEN_WAIT;
-    o.features = MLA_FEATURE_DECODE | MLA_FEATURE_MEMFD | MLA_FEATURE_PUBLISH;
+    o.features = MLA_FEATURE_DECODE | MLA_FEATURE_PUBLISH;
     if (mla_open(&o, &w->client, &error) != MLA_OK)
         die(w->options.name, "open", &error);
     const struct mla_server_info *s = mla_server(w->client);
     worker_say(w, "pid %ld, connected to mlad %s, backend %s", (long)getpid(), s->version, s->backend);
+    w->memory = s->features & MLA_FEATURE_CUDA_IPC ? memory_cuda() : &memory_memfd;
+    if (w->memory == NULL)
+        exit(1);
 }
 
 /* ---- the cache ---- */
@@ -79,12 +85,14 @@ static void make_cache(struct worker *w)
 {
     const struct worker_options *o = &w->options;
     uint64_t plane_bytes = (uint64_t)o->pages * CONTENT_PAGE_BYTES;
-    share(w, &w->kv, o->layers * plane_bytes, MLA_ACCESS_READ, "kv", &w->kv_region);
+    done(w->memory->create(o->layers * plane_bytes, &w->kv));
     uint64_t *plane_offset = get(w, o->layers, sizeof(*plane_offset));
     for (uint32_t layer = 0; layer < o->layers; layer++) {
         plane_offset[layer] = layer * plane_bytes;
-        content_pages(o->seed, layer, o->pages, (uint8_t *)w->kv.addr + plane_offset[layer]);
+        content_pages(o->seed, layer, o->pages, (uint8_t *)w->kv.host.addr + plane_offset[layer]);
     }
+    done(w->memory->push(&w->kv));
+    share(w, &w->kv, MLA_ACCESS_READ, "kv", &w->kv_region);
     struct mla_cache_desc d;
     mla_cache_desc_init(&d);
     d.region = w->kv_region;
@@ -98,8 +106,8 @@ static void make_cache(struct worker *w)
     w->cache.num_pages = o->pages;
     w->cache.tokens_per_entry = d.tokens_per_entry;
     must(w, mla_cache_publish(w->client, w->cache.cache, o->cache, NULL, 0, TIMEOUT_US), "publish cache");
-    worker_say(w, "published \"%s\": %u layers of %u pages, %.1f MiB of random e4m3", o->cache, o->layers, o->pages,
-               (double)w->kv.size / (1 << 20));
+    worker_say(w, "published \"%s\": %u layers of %u pages, %.1f MiB of random e4m3%s", o->cache, o->layers, o->pages,
+               (double)w->kv.host.size / (1 << 20), w->kv.device != 0 ? " in device memory" : "");
 }
 
 static void attach_cache(struct worker *w)
@@ -176,7 +184,7 @@ static void prepare(struct worker *w)
     const struct worker_options *o = &w->options;
     uint64_t rows = (uint64_t)o->n_seqs * o->q_len * o->heads;
     size_t n = (size_t)o->rounds * w->cache.planes;
-    share(w, &w->io, io_offset(rows, n, 0), MLA_ACCESS_READ_WRITE, "io", &w->io_region);
+    done(w->memory->create(io_offset(rows, n, 0), &w->io));
     w->answers = get(w, n, sizeof(*w->answers));
     for (size_t i = 0; i < n; i++) {
         struct answer *a = &w->answers[i];
@@ -185,12 +193,14 @@ static void prepare(struct worker *w)
         for (uint32_t s = 0; s < o->n_seqs; s++)
             a->kv_len[s] = o->kv_len[s] + a->round * o->q_len;
         a->out_type = types[a->round % 3];
-        uint8_t *q = (uint8_t *)w->io.addr + io_offset(rows, i, 0);
+        uint8_t *q = (uint8_t *)w->io.host.addr + io_offset(rows, i, 0);
         content_queries(o->seed, (uint64_t)o->owner << 32 | i, rows * ROW_BYTES, q);
         a->q = q;
-        a->o = (uint8_t *)w->io.addr + io_offset(rows, i, 1);
-        a->lse = (uint8_t *)w->io.addr + io_offset(rows, i, 2);
+        a->o = (uint8_t *)w->io.host.addr + io_offset(rows, i, 1);
+        a->lse = (uint8_t *)w->io.host.addr + io_offset(rows, i, 2);
     }
+    done(w->memory->push(&w->io));
+    share(w, &w->io, MLA_ACCESS_READ_WRITE, "io", &w->io_region);
     w->q_scale = 1.25f;
     w->kv_scale = 0.75f;
     w->softmax_scale = 1.0f / sqrtf(192.0f);
@@ -200,7 +210,7 @@ static void prepare(struct worker *w)
 static struct mla_view view(const struct worker *w, const uint8_t *at, uint32_t row_bytes)
 {
     struct mla_view v = {.region = w->io_region,
-                         .offset = (uint64_t)(at - (const uint8_t *)w->io.addr),
+                         .offset = (uint64_t)(at - (const uint8_t *)w->io.host.addr),
                          .token_stride = (int64_t)w->options.heads * row_bytes,
                          .head_stride = row_bytes,
                          .compact = true};
@@ -268,7 +278,7 @@ static void let_go(struct worker *w)
     }
     must(w, mla_region_unregister(w->client, w->io_region, TIMEOUT_US), "unregister queries and outputs");
     mla_close(w->client);
-    mla_memory_free(&w->kv);
+    w->memory->drop(&w->kv);
 }
 
 int main(int argc, char **argv)
@@ -287,13 +297,14 @@ int main(int argc, char **argv)
         wait_for_attachments(&w, true);
     for (uint32_t round = 0; round < w.options.rounds; round++)
         one_round(&w, round);
+    done(w.memory->pull(&w.io));
     size_t n = (size_t)w.options.rounds * w.cache.planes;
     worker_say(&w, "%zu decodes answered; checking each against float64", n);
     let_go(&w);
     int wrong = worker_check(&w);
     if (wrong == 0)
         worker_say(&w, "all %zu answers are right", n);
-    mla_memory_free(&w.io);
+    w.memory->drop(&w.io);
     free(w.answers);
     free(w.entries);
     return wrong == 0 ? 0 : 1;

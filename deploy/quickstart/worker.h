@@ -1,5 +1,6 @@
 /* The quick start's worker: one process that decodes from a KV cache, its own or another's.
- *   options.c  the command line      worker.c  what is asked of the daemon      answers.c  the check and the table */
+ *   options.c  the command line      worker.c  what is asked of the daemon      answers.c  the check and the table
+ *   memory.h   what is shared, in host or device memory */
 #ifndef MLA_QUICKSTART_WORKER_H
 #define MLA_QUICKSTART_WORKER_H
 
@@ -7,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+
+#include "deploy/quickstart/memory.h"
 
 #define WORKER_SEQS_MAX 64u
 #define ROW_BYTES       576u
@@ -37,7 +40,8 @@ struct answer {
 struct worker {
     struct worker_options options;
     struct mla_client *client;
-    struct mla_memory kv, io; /* kv: the owner's only */
+    const struct memory *memory; /* the kind that the daemon takes */
+    struct shared kv, io;        /* kv: the owner's only */
     mla_region_id kv_region, io_region;
     struct mla_cache_info cache;
     uint32_t *entries; /* [n_seqs][entries_per_seq] page ids */

@@ -37,7 +37,8 @@ ALLOWED = {
                "daemon/backend"),
     "tests": ("*",),
     "deploy": ("client/include",),
-    "deploy/quickstart": ("client/include", "tests"),  # its check is the float64 reference of the tests
+    # Its check is the float64 reference of the tests, its driver the one table of the tree.
+    "deploy/quickstart": ("client/include", "tests", "kernels/host/cuda_driver.h"),
 }
 
 # Headers from outside: only the files that match may include them. Tests may include any but those of the second table.
