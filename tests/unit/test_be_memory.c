@@ -180,7 +180,11 @@ END_TEST
 /* The file cannot shrink, so every byte of the mapping can be read, now and later. */
 START_TEST(sparse_terabyte)
 {
+#if defined(__SANITIZE_THREAD__)
+    uint64_t bytes = UINT64_C(1) << 35; /* its shadow leaves no such gap for sure */
+#else
     uint64_t bytes = UINT64_C(1) << 40;
+#endif
     int fd = memfd(bytes, F_SEAL_SHRINK);
     struct be_region r = region(fd, 0, bytes, MLA_ACCESS_READ);
     ck_assert_int_eq(cpu_map(&r, NULL), 0);

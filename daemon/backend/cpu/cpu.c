@@ -56,10 +56,9 @@ static int cpu_open(const struct be_config *config, struct backend **out, struct
     /* The pool's threads are the parallelism: each calls a BLAS that works in the caller's thread. */
     openblas_set_num_threads(1);
 
-    struct backend *be = aligned_alloc(MLA_CACHE_LINE_BYTES, sizeof *be);
+    struct backend *be = calloc(1, sizeof *be);
     if (!be)
         return mla_error_set(err, MLA_OUT_OF_MEMORY, NULL, "no memory for the CPU backend");
-    memset(be, 0, sizeof *be);
     fill_facts(&be->facts, threads, config->workspace_bytes);
     int rc = cpu_device_open(&be->device, threads, config->workspace_bytes);
     if (rc != 0) {
