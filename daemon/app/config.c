@@ -50,9 +50,9 @@ static const struct key keys[] = {
     {"scheduler", "policy", KEY_TEXT, AT(policy), 1, NAME_MAX_CHARS, "auto"},
     {"device", "workspace_bytes", KEY_BYTES, AT(workspace_bytes), 1 << 20, 64 * GIB, "256M"},
     {"device", "cpu_threads", KEY_U64, AT(cpu_threads), 0, 1024, "0"},
-    {"device", "gpu", KEY_TEXT, AT(gpu), 1, 255, "0"},
-    {"device", "kernels_dir", KEY_TEXT, AT(kernels_dir), 0, 255, ""},
-    {"device", "kernel", KEY_TEXT, AT(kernel), 0, 255, ""},
+    {"device", "gpu", KEY_TEXT, AT(gpu), 1, 160, "0"},
+    {"device", "kernels_dir", KEY_TEXT, AT(kernels_dir), 0, 160, ""},
+    {"device", "kernel", KEY_TEXT, AT(kernel), 0, 160, ""},
     {"device", "spin_us", KEY_U64, AT(spin_us), 0, 10000000, "100"},
     {"device", "host_bytes", KEY_BYTES, AT(host_bytes), 1 << 20, 64 * GIB, "256M"},
 };

@@ -7,7 +7,7 @@ import sys
 
 def files(root):
     """All files that belong to the tree: git's list (tracked, and new ones not ignored), else all outside build/."""
-    if os.path.isdir(os.path.join(root, ".git")) and shutil.which("git"):
+    if os.path.exists(os.path.join(root, ".git")) and shutil.which("git"):
         git = subprocess.run(
             ["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"], capture_output=True)
         if git.returncode == 0:

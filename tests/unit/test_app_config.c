@@ -55,6 +55,11 @@ static const struct key {
     TXT(scheduler, policy, 1, 64, "auto"),
     NUM(SIZE, device, workspace_bytes, MIB, 64 * GIB, 256 * MIB),
     NUM(NUMBER, device, cpu_threads, 0, 1024, 0),
+    TXT(device, gpu, 1, 160, "0"),
+    TXT(device, kernels_dir, 0, 160, ""),
+    TXT(device, kernel, 0, 160, ""),
+    NUM(NUMBER, device, spin_us, 0, 10000000, 100),
+    NUM(SIZE, device, host_bytes, MIB, 64 * GIB, 256 * MIB),
 };
 #define N_KEYS ((int)(sizeof(keys) / sizeof(keys[0])))
 
