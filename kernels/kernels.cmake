@@ -43,10 +43,49 @@ reduce_ctas_per_tile = 64
 ${mlad_generic_costs}" PARENT_SCOPE)
 endfunction()
 
+# sm90: the tuned kernel of Hopper; a cluster of two CTAs has 128 rows. Costs: kernels/plan/presets.c, but page_ns, which
+# is measured (kernels/NOTES.md).
+function(mlad_sm90_kernel SHARED_BYTES)
+  mlad_kernel(OUTPUT sm90.cubin SOURCE sm90/decode.cu ARCH sm_90a DEFINES MLA_SM90_SHARED_BYTES=${SHARED_BYTES})
+  mlad_kernel(OUTPUT sm90-prepare.cubin SOURCE sm90/prepare.cu ARCH sm_90a)
+  set(MLAD_KERNEL_LOGS ${MLAD_KERNEL_LOGS} PARENT_SCOPE)
+  set(mlad_manifest "${mlad_manifest}
+[sm90]
+abi = ${MLAD_KERNEL_ABI}
+arch = sm_90a
+min_compute_capability = 90
+max_compute_capability = 90
+prepare_file = sm90-prepare.cubin
+prepare_entry = mla_prepare_sm90
+prepare_threads = 128
+decode_file = sm90.cubin
+decode_entry = mla_decode_sm90
+decode_threads = 512
+decode_shared_bytes = ${SHARED_BYTES}
+tile_rows = 256
+rows_per_unit = 128
+ctas_per_unit = 2
+min_pages_per_split = 8
+reduce_file = reduce-sm_90a.cubin
+reduce_entry = mla_reduce
+reduce_threads = 128
+reduce_ctas_per_tile = 64
+launch_ns = 5600
+fill_ns = 1000
+page_ns = 1138
+drain_ns = 500
+partial_ns = 1500
+reduce_launch_ns = 700
+reduce_bytes_per_us = 4000000
+reduce_fixed_ns = 3000
+" PARENT_SCOPE)
+endfunction()
+
 file(STRINGS abi/abi.h mlad_abi_line REGEX "^#define MLA_ABI_VERSION ")
 string(REGEX MATCH "[0-9]+" MLAD_KERNEL_ABI "${mlad_abi_line}")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/abi/abi.h")
 
+mlad_sm90_kernel(225976)
 mlad_generic_kernel(sm_90a cubin 2 124928 90 90)
 mlad_generic_kernel(compute_80 ptx 1 88064 80 9999 sm_80 sm_90 sm_100 sm_120)
 

@@ -41,6 +41,7 @@ extern "C" {
     X(cuOccupancyMaxActiveBlocksPerMultiprocessor)                                                                     \
     X(cuOccupancyMaxActiveClusters)                                                                                    \
     X(cuLaunchKernelEx)                                                                                                \
+    X(cuTensorMapEncodeTiled)                                                                                          \
     X(cuMemAlloc)                                                                                                      \
     X(cuMemFree)                                                                                                       \
     X(cuMemGetInfo)                                                                                                    \

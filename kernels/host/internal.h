@@ -2,15 +2,36 @@
 #ifndef MLA_KERNELS_HOST_INTERNAL_H
 #define MLA_KERNELS_HOST_INTERNAL_H
 
+#include <pthread.h>
+#include <stdbool.h>
+
 #include "kernels/host/manifest.h"
 #include "kernels/host/mla_kernels.h"
+
+/* Tensor maps of planes, so that launches do not encode them anew. An entry holds for its key for ever: a map is
+ * addresses and strides. */
+#define MAP_CACHE_ENTRIES 64u
+#define MAP_BYTES         128u
+struct map_cache {
+    pthread_mutex_t lock;
+    struct map_entry {
+        uint64_t kv; /* 0: free */
+        uint64_t page_stride;
+        uint32_t row_stride;
+        uint32_t num_pages;
+        unsigned char maps[2 * MAP_BYTES]; /* boxes of 64 keys x 128 bytes; of 32 keys x 64 bytes */
+    } entries[MAP_CACHE_ENTRIES];
+};
 
 struct mla_kernels {
     const struct cuda_driver *driver;
     struct kernels_section section;
     struct mla_kernels_facts facts;
+    struct map_cache maps;
+    CUmodule prepare_module;
     CUmodule decode_module;
     CUmodule reduce_module;
+    CUfunction prepare;
     CUfunction decode;
     CUfunction reduce;
 };
@@ -20,6 +41,23 @@ struct mla_kernels {
  * with all places that were tried in why. */
 int kernels_find_directory(const struct mla_kernels_options *options, char *directory, size_t directory_bytes,
                            char *why, size_t why_bytes);
+
+/* tensor_maps.c: the two maps of a job's plane to to. absent: an address for a plane that has none. 0 or -EINVAL. */
+int kernels_tensor_maps(struct mla_kernels *kernels, const struct mla_abi_job *job, uint64_t absent, void *to);
+
+/* units.c: what kernels with a prepare kernel need beside abi.h. */
+static inline bool kernels_have_units(const struct mla_kernels *kernels)
+{
+    return kernels->section.prepare_threads != 0;
+}
+
+/* Units that more[] of a launch tells of. */
+uint32_t kernels_units_of_launch(const struct mla_kernels_launch *launch);
+
+/* Bytes of the sections in a blob, and of the scratch in the workspace; 0 without a prepare kernel. */
+size_t kernels_more_bytes(const struct mla_kernels *kernels, uint32_t n_items, uint32_t n_jobs, uint32_t n_seqs);
+uint64_t kernels_scratch_bytes(const struct mla_kernels *kernels, uint64_t units, uint64_t pages, uint64_t tokens,
+                               uint32_t n_jobs);
 
 /* A whole file and a zero byte behind it, the caller's to free. NULL with errno. */
 char *kernels_read_file(const char *path, size_t *bytes);

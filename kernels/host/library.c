@@ -68,24 +68,22 @@ static bool fits(const struct kernels_section *section, int compute_capability, 
            section->decode_shared_bytes <= (uint32_t)shared_bytes;
 }
 
-static int choose(const struct opening *o, const struct kernels_manifest *manifest, const char *variant,
-                  int shared_bytes)
+/* The next section from *at on that fits. */
+static bool choose(const struct opening *o, const struct kernels_manifest *manifest, const char *variant,
+                   int shared_bytes, uint32_t *at)
 {
     int cc = o->k->facts.compute_capability;
-    for (uint32_t i = 0; i < manifest->n_sections; i++) {
-        const struct kernels_section *section = &manifest->sections[i];
+    while (*at < manifest->n_sections) {
+        const struct kernels_section *section = &manifest->sections[(*at)++];
         if (variant && strcmp(variant, section->name) != 0)
             continue;
         if (fits(section, cc, shared_bytes)) {
             o->k->section = *section;
             memcpy(o->k->facts.variant, section->name, sizeof section->name);
-            return 0;
+            return true;
         }
     }
-    snprintf(o->why, o->why_bytes, "%s/%s: %s%s fits %s (compute capability %d.%d)", o->directory,
-             KERNELS_MANIFEST_NAME, variant ? "no section " : "no section", variant ? variant : "",
-             o->k->facts.device_name, cc / 10, cc % 10);
-    return -ENOTSUP;
+    return false;
 }
 
 static int load(const struct opening *o, const char *file, const char *entry, CUmodule *module, CUfunction *function,
@@ -120,42 +118,98 @@ static int load(const struct opening *o, const char *file, const char *entry, CU
     return 0;
 }
 
+/* Units that run at the same time; 0 where a cluster does not fit. */
+static CUresult ask_occupancy(const struct mla_kernels *k, uint64_t *units)
+{
+    const struct kernels_section *s = &k->section;
+    int n = 0;
+    CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                                 .value.clusterDim = {.x = s->ctas_per_unit, .y = 1, .z = 1}};
+    CUlaunchConfig config = {.gridDimX = s->ctas_per_unit * k->facts.device.sms,
+                             .gridDimY = 1,
+                             .gridDimZ = 1,
+                             .blockDimX = s->decode_threads,
+                             .blockDimY = 1,
+                             .blockDimZ = 1,
+                             .sharedMemBytes = s->decode_shared_bytes,
+                             .attrs = &cluster,
+                             .numAttrs = 1};
+    CUresult result;
+    if (kernels_have_units(k)) {
+        result = k->driver->cuOccupancyMaxActiveClusters(&n, k->decode, &config);
+        *units = (uint64_t)n;
+        return result;
+    }
+    result = k->driver->cuOccupancyMaxActiveBlocksPerMultiprocessor(&n, k->decode, (int)s->decode_threads,
+                                                                    s->decode_shared_bytes);
+    *units = (uint64_t)n * k->facts.device.sms / s->ctas_per_unit;
+    return result;
+}
+
 /* Shared memory and how many units run at the same time. */
 static int fit_device(const struct opening *o)
 {
     const struct cuda_driver *d = o->k->driver;
     const struct kernels_section *s = &o->k->section;
     struct plan_device *device = &o->k->facts.device;
-    int ctas = 0;
+    uint64_t units = 0;
     CUresult result = d->cuFuncSetAttribute(o->k->decode, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                             (int)s->decode_shared_bytes);
     if (result != CUDA_SUCCESS)
         return driver_refuses(o, "setting the kernel's shared memory", result);
-    result = d->cuOccupancyMaxActiveBlocksPerMultiprocessor(&ctas, o->k->decode, (int)s->decode_threads,
-                                                            s->decode_shared_bytes);
+    result = ask_occupancy(o->k, &units);
     if (result != CUDA_SUCCESS)
         return driver_refuses(o, "asking for the kernel's occupancy", result);
-    uint32_t units = (uint32_t)ctas * device->sms / s->ctas_per_unit;
     if (units < s->tile_rows / s->rows_per_unit) {
         snprintf(o->why, o->why_bytes, "[%s] needs %u units for a tile, %s runs %u at a time", s->name,
-                 s->tile_rows / s->rows_per_unit, o->k->facts.device_name, units);
+                 s->tile_rows / s->rows_per_unit, o->k->facts.device_name, (unsigned)units);
         return -ENOTSUP;
     }
-    device->resident_units = units < RESIDENT_UNITS_MAX ? units : RESIDENT_UNITS_MAX;
+    device->resident_units = units < RESIDENT_UNITS_MAX ? (uint32_t)units : RESIDENT_UNITS_MAX;
     device->ctas_per_unit = s->ctas_per_unit;
     device->rows_per_unit = s->rows_per_unit;
     device->min_pages_per_split = s->min_pages_per_split;
     o->k->facts.costs = s->costs;
     o->k->facts.tile_rows = s->tile_rows;
+    o->k->facts.scratch = kernels_have_units(o->k);
     return 0;
+}
+
+static void unload(struct mla_kernels *k)
+{
+    CUmodule *modules[] = {&k->prepare_module, &k->decode_module, &k->reduce_module};
+    for (size_t i = 0; i < sizeof modules / sizeof modules[0]; i++) {
+        if (*modules[i])
+            k->driver->cuModuleUnload(*modules[i]);
+        *modules[i] = NULL;
+    }
+}
+
+static int open_section(const struct opening *o)
+{
+    struct mla_kernels *k = o->k;
+    const struct kernels_section *s = &k->section;
+    char path[PATH_MAX + 16];
+    int rc = load(o, s->reduce_file, s->reduce_entry, &k->reduce_module, &k->reduce, path, sizeof path);
+    if (rc == 0 && kernels_have_units(k))
+        rc = load(o, s->prepare_file, s->prepare_entry, &k->prepare_module, &k->prepare, path, sizeof path);
+    if (rc == 0)
+        rc = load(o, s->decode_file, s->decode_entry, &k->decode_module, &k->decode, k->facts.file,
+                  sizeof k->facts.file);
+    if (rc == 0)
+        rc = fit_device(o);
+    if (rc != 0)
+        unload(k);
+    return rc;
 }
 
 static int open_in(struct opening *o, const struct mla_kernels_options *options)
 {
-    struct mla_kernels *k = o->k;
     struct kernels_manifest manifest;
+    const char *variant = options ? options->variant : NULL;
     char path[PATH_MAX + 16];
     int shared_bytes = 0;
+    uint32_t at = 0;
     int rc = kernels_find_directory(options, o->directory, sizeof o->directory, o->why, o->why_bytes);
     if (rc != 0)
         return rc;
@@ -163,14 +217,17 @@ static int open_in(struct opening *o, const struct mla_kernels_options *options)
     rc = kernels_manifest_read(path, &manifest, o->why, o->why_bytes);
     if (rc == 0)
         rc = ask_device(o, &shared_bytes);
-    if (rc == 0)
-        rc = choose(o, &manifest, options ? options->variant : NULL, shared_bytes);
-    if (rc == 0)
-        rc = load(o, k->section.reduce_file, k->section.reduce_entry, &k->reduce_module, &k->reduce, path, sizeof path);
-    if (rc == 0)
-        rc = load(o, k->section.decode_file, k->section.decode_entry, &k->decode_module, &k->decode, k->facts.file,
-                  sizeof k->facts.file);
-    return rc == 0 ? fit_device(o) : rc;
+    if (rc != 0)
+        return rc;
+    int cc = o->k->facts.compute_capability;
+    snprintf(o->why, o->why_bytes, "%s/%s: %s%s fits %s (compute capability %d.%d)", o->directory,
+             KERNELS_MANIFEST_NAME, variant ? "no section " : "no section", variant ? variant : "",
+             o->k->facts.device_name, cc / 10, cc % 10);
+    /* A section whose units do not fit (clusters, under MPS or MIG) leaves the device to the next one. */
+    rc = -ENOTSUP;
+    while (rc == -ENOTSUP && choose(o, &manifest, variant, shared_bytes, &at))
+        rc = open_section(o);
+    return rc;
 }
 
 int mla_kernels_open(const struct cuda_driver *driver, const struct mla_kernels_options *options,
@@ -187,6 +244,7 @@ int mla_kernels_open(const struct cuda_driver *driver, const struct mla_kernels_
         return -ENOMEM;
     }
     o.k->driver = driver;
+    pthread_mutex_init(&o.k->maps.lock, NULL);
     int rc = open_in(&o, options);
     if (rc != 0) {
         mla_kernels_close(o.k);
@@ -200,10 +258,8 @@ void mla_kernels_close(struct mla_kernels *kernels)
 {
     if (!kernels)
         return;
-    if (kernels->decode_module)
-        kernels->driver->cuModuleUnload(kernels->decode_module);
-    if (kernels->reduce_module)
-        kernels->driver->cuModuleUnload(kernels->reduce_module);
+    unload(kernels);
+    pthread_mutex_destroy(&kernels->maps.lock);
     free(kernels);
 }
 

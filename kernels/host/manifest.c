@@ -19,6 +19,7 @@
     X(rows_per_unit, rows_per_unit, 1, MLA_ABI_TILE_ROWS)                                                              \
     X(ctas_per_unit, ctas_per_unit, 1, 16)                                                                             \
     X(min_pages_per_split, min_pages_per_split, 1, 1u << 20)                                                           \
+    X(prepare_threads, prepare_threads, 32, 1024)                                                                      \
     X(reduce_threads, reduce_threads, 32, 1024)                                                                        \
     X(reduce_ctas_per_tile, reduce_ctas_per_tile, 1, 1024)                                                             \
     X(launch_ns, costs.launch_ns, 0, UINT32_MAX)                                                                       \
@@ -34,6 +35,8 @@
     X(arch)                                                                                                            \
     X(decode_file)                                                                                                     \
     X(decode_entry)                                                                                                    \
+    X(prepare_file)                                                                                                    \
+    X(prepare_entry)                                                                                                   \
     X(reduce_file)                                                                                                     \
     X(reduce_entry)
 
@@ -131,13 +134,20 @@ static int take(void *user, const char *section_name, const char *name, const ch
     return refuse(r, "unknown key", name);
 }
 
+/* The keys of the prepare kernel come together or not at all. */
+static bool is_optional(const struct kernels_section *section, const char *name)
+{
+    return strncmp(name, "prepare_", 8) == 0 && section->prepare_threads == 0 && section->prepare_file[0] == '\0' &&
+           section->prepare_entry[0] == '\0';
+}
+
 static const char *missing_key(const struct kernels_section *section)
 {
     for (size_t i = 0; i < N_NUMBERS; i++)
-        if (!(section->keys >> i & 1u))
+        if (!(section->keys >> i & 1u) && !is_optional(section, numbers[i].name))
             return numbers[i].name;
     for (size_t i = 0; i < N_WORDS; i++)
-        if (!(section->keys >> (N_NUMBERS + i) & 1u))
+        if (!(section->keys >> (N_NUMBERS + i) & 1u) && !is_optional(section, words[i].name))
             return words[i].name;
     return NULL;
 }

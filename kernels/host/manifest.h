@@ -13,6 +13,9 @@
  *     rows_per_unit = 64               an item's grid is tile_rows / rows_per_unit * ctas_per_unit
  *     ctas_per_unit = 1
  *     min_pages_per_split = 8
+ *     prepare_file = ...               these three together, or none of them: a kernel that runs before the other two,
+ *     prepare_entry, prepare_threads   a CTA per sequence. The split-KV kernel then takes struct mla_sm90_launch, and
+ *                                      runs as clusters of ctas_per_unit that share out the units
  *     reduce_file = reduce-sm_90a.cubin
  *     reduce_entry = mla_reduce
  *     reduce_threads = 128             status words that a CTA behind the tiles copies, too
@@ -20,7 +23,7 @@
  *     launch_ns, fill_ns, page_ns, drain_ns, partial_ns, reduce_launch_ns, reduce_bytes_per_us, reduce_fixed_ns
  *                                      struct plan_costs
  *
- * All keys are required, others are refused: a manifest and its library come from one build.
+ * All other keys are required, unknown ones are refused: a manifest and its library come from one build.
  */
 #ifndef MLA_KERNELS_HOST_MANIFEST_H
 #define MLA_KERNELS_HOST_MANIFEST_H
@@ -38,6 +41,8 @@ struct kernels_section {
     char arch[32];
     char decode_file[96];
     char decode_entry[64];
+    char prepare_file[96];
+    char prepare_entry[64];
     char reduce_file[96];
     char reduce_entry[64];
     uint32_t abi;
@@ -49,6 +54,7 @@ struct kernels_section {
     uint32_t rows_per_unit;
     uint32_t ctas_per_unit;
     uint32_t min_pages_per_split;
+    uint32_t prepare_threads; /* 0: no such kernel */
     uint32_t reduce_threads;
     uint32_t reduce_ctas_per_tile;
     struct plan_costs costs;

@@ -13,6 +13,7 @@
 #ifndef MLA_KERNELS_HOST_H
 #define MLA_KERNELS_HOST_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -43,6 +44,7 @@ struct mla_kernels_facts {
     struct plan_device device; /* resident_units by the occupancy that the driver reports in this context */
     struct plan_costs costs;
     uint32_t tile_rows;
+    bool scratch; /* launches need workspace beyond the plan's partials: mla_kernels_workspace_bytes() */
 };
 
 /* Loads the kernels for the current context's device. driver stays the caller's and outlives the handle.
@@ -56,21 +58,48 @@ void mla_kernels_close(struct mla_kernels *kernels);
 
 const struct mla_kernels_facts *mla_kernels_facts(const struct mla_kernels *kernels);
 
+/* A launch as the loaded kernels take it, filled by mla_kernels_blob_write(). */
+struct mla_kernels_launch {
+    struct mla_abi_launch abi;
+    uint64_t more[12]; /* of kernels with a prepare kernel; zero for others */
+};
+
+/* Device memory of a launch: the plan's partials, and what the kernels hand each other. */
+uint64_t mla_kernels_workspace_bytes(const struct mla_kernels *kernels, const struct plan *plan, uint32_t n_jobs,
+                                     const struct mla_abi_seq *seqs, uint32_t n_seqs);
+
+/* The most of it that is not partials, whatever plan plan_build() makes of the request: a caller with W bytes of
+ * workspace plans with workspace_bytes_max = W - this, and cannot launch the request when this is more than W.
+ * UINT64_MAX for a request that plan_bound() refuses. */
+uint64_t mla_kernels_scratch_bytes_max(const struct mla_kernels *kernels, const struct plan_request *request);
+
 /* Bytes of a blob for this plan and that many records; sections are aligned to 64 bytes. */
-size_t mla_kernels_blob_bytes(const struct plan *plan, uint32_t n_jobs, uint32_t n_seqs);
+size_t mla_kernels_blob_bytes(const struct mla_kernels *kernels, const struct plan *plan, uint32_t n_jobs,
+                              uint32_t n_seqs);
 
 /* Writes plan and records to blob (host memory) and fills launch with the addresses they have when the blob's first
- * byte is at address for the device. workspace: device memory of at least plan->workspace_bytes, 16-byte aligned (0
- * when that is 0). The blob must stay unchanged until the launch has run (captured: as long as the graph lives). */
-void mla_kernels_blob_write(const struct plan *plan, const struct mla_abi_job *jobs, uint32_t n_jobs,
-                            const struct mla_abi_seq *seqs, uint32_t n_seqs, void *blob, uint64_t address,
-                            uint64_t workspace, struct mla_abi_launch *launch);
+ * byte is at address for the device. workspace: device memory of at least mla_kernels_workspace_bytes(), 256-byte
+ * aligned (0 when that is 0). The blob must stay unchanged until the launch has run (captured: as long as the graph
+ * lives). 0; -EINVAL when the driver refuses a plane's address or strides (not multiples of 16). */
+int mla_kernels_blob_write(struct mla_kernels *kernels, const struct plan *plan, const struct mla_abi_job *jobs,
+                           uint32_t n_jobs, const struct mla_abi_seq *seqs, uint32_t n_seqs, void *blob,
+                           uint64_t address, uint64_t workspace, struct mla_kernels_launch *launch);
 
-/* Puts the split-KV kernel and, when any tile is split or a job has a user_status, the reducer on stream; nothing for a
- * launch without work. Status words are only ever lowered to a fault's code, so the caller zeroes them first; those in
- * user_status are written for every sequence, by the reducer. 0; -EINVAL for a launch that names nothing to read; -EIO
- * with the driver's result in *result (may be NULL). */
-int mla_kernels_launch(const struct mla_kernels *kernels, CUstream stream, const struct mla_abi_launch *launch,
+/* The parts of a blob that are not the caller's own records and plan, for callers who let the kernels read those where
+ * they are: launch->abi is filled by the caller, then this writes the rest at address and fills launch->more. Nothing
+ * to do when the bytes are 0. As mla_kernels_blob_write(). */
+size_t mla_kernels_more_bytes(const struct mla_kernels *kernels, const struct plan *plan, uint32_t n_jobs,
+                              uint32_t n_seqs);
+int mla_kernels_more_write(struct mla_kernels *kernels, const struct plan *plan, const struct mla_abi_job *jobs,
+                           uint32_t n_jobs, const struct mla_abi_seq *seqs, uint32_t n_seqs, void *more,
+                           uint64_t address, uint64_t workspace, struct mla_kernels_launch *launch);
+
+/* Puts the split-KV kernel and what goes before and after it on stream: the prepare kernel where there is one, and the
+ * reducer when any tile is split or nothing else writes the user_status of a job; nothing for a launch without work.
+ * Status words are only ever lowered to a fault's code, so the caller zeroes them first; those in user_status are
+ * written for every sequence. 0; -EINVAL for a launch that names nothing to read; -EIO with the driver's result in
+ * *result (may be NULL). */
+int mla_kernels_launch(const struct mla_kernels *kernels, CUstream stream, const struct mla_kernels_launch *launch,
                        CUresult *result);
 
 #ifdef __cplusplus

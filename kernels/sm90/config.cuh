@@ -47,7 +47,8 @@ constexpr uint32_t q = k + kStages * kKBytes;
 constexpr uint32_t p = q + kKBytes;
 constexpr uint32_t scale = p + kStages * 2 * kPBlock; /* float [128]: 1 / sum of each row, at the end of an item */
 constexpr uint32_t reference = scale + 512;           /* float [64]: running reference of this CTA's rows, log2 units */
-constexpr uint32_t sums = reference + 256;            /* float [2 groups][3][64]: rounded sum, exact sum, reference */
+constexpr uint32_t limit = reference + 256;           /* int [64]: keys of the stream that a row sees end before this */
+constexpr uint32_t sums = limit + 256;                /* float [2 groups][3][64]: rounded sum, exact sum, reference */
 constexpr uint32_t out_row = sums + 1536;             /* uint64 [128] */
 constexpr uint32_t loads = out_row + 1024;            /* struct {uint64 map; int32 page; uint32 valid} [kLoadRing] */
 constexpr uint32_t barriers = loads + kLoadRing * 16;
@@ -75,6 +76,8 @@ constexpr int kBarTurn = 8; /* + group: the running reference is this group's */
 /* P = 2^(score - reference + kHeadroom): at most 2^8 when the reference may lag kLag octaves behind the maximum. */
 constexpr float kLag = 3.0f;
 constexpr float kHeadroom = 8.0f - kLag;
+constexpr float kSumUnit = 1.0f / 32;
+static_assert(kHeadroom == 5.0f, "kSumUnit is 2^-kHeadroom");
 constexpr float kNoReference = -1e30f;
 
 constexpr uint32_t kFlagMasked = 1u << 8; /* of a P flag word, beside a bit per block of 8 rows that changed */

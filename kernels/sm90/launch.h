@@ -15,7 +15,7 @@
 /* 160 bytes, read as 16-byte vectors. Row r below counts within the sequence: token r / heads, head r % heads. */
 struct mla_sm90_unit {
     uint64_t map;    /* pair of tensor maps of the plane: latent boxes, rope boxes */
-    uint64_t pages;  /* uint32 page ids of this item, from its first page on; num_pages stands for a bad one */
+    uint64_t pages;  /* uint32 page ids of this item, from its first page on; `beyond` stands for a bad one */
     uint64_t limits; /* uint32 per query token of the sequence: keys that it sees */
     uint64_t q;      /* token 0, head 0 of the sequence */
     int64_t q_token;
@@ -38,7 +38,7 @@ struct mla_sm90_unit {
     uint32_t out_type; /* MLA_ABI_OUT_*; F32 for partials */
     float score_scale; /* times log2(e) */
     float out_scale;   /* kv_scale, and inv_out_scale for e4m3; 1 for partials */
-    uint32_t reserved;
+    uint32_t beyond;   /* a page id that is past the plane */
 };
 
 struct mla_sm90_launch {
@@ -47,12 +47,13 @@ struct mla_sm90_launch {
     uint64_t item_units; /* uint32 [n_items]: first unit of each item */
     uint64_t seq_pages;  /* uint32 [n_seqs]: place of its page ids */
     uint64_t seq_tokens; /* uint32 [n_seqs]: place of its limits */
-    uint64_t maps;       /* per job: two CUtensorMap of 128 bytes */
+    uint64_t maps;       /* per job: two CUtensorMap of 128 bytes, latent boxes and rope boxes */
+    uint64_t map_copies; /* scratch: the same in device memory, where the copy engine reads them */
     uint64_t units;      /* scratch: struct mla_sm90_unit [n_units] */
     uint64_t page_ids;   /* scratch: uint32 */
     uint64_t limits;     /* scratch: uint32 */
     uint32_t n_units;
-    uint32_t reserved;
+    uint32_t reserved; /* 0; the kernel has uses for a zero that the compiler does not know */
 };
 
 #endif

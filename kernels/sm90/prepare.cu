@@ -8,12 +8,14 @@ namespace mla::sm90
 
 constexpr uint32_t kPrepareThreads = 128;
 constexpr uint32_t kNone = 0xffffffffu;
+constexpr uint32_t kMapBytes = 256; /* of a job */
 
 struct Sequence {
     const mla_abi_job &job;
     const mla_abi_seq &seq;
     uint32_t of_job; /* index within the job */
     uint32_t kv_len;
+    uint32_t pages; /* that some query sees, see resolve_limits() */
 };
 
 /* The length, the same for all threads. A length out of range is reported and counts as 0. */
@@ -21,7 +23,9 @@ __device__ __forceinline__ uint32_t read_length(const mla_abi_job &job, const ml
 {
     __shared__ int32_t length;
     if (threadIdx.x == 0) {
-        length = job.kv_len == 0 ? static_cast<int32_t>(seq.kv_len_max) : read_once(job.kv_len, of_job);
+        length = static_cast<int32_t>(seq.kv_len_max);
+        if (job.kv_len != 0)
+            length = read_once(job.kv_len, of_job);
         if (length < 0 || static_cast<uint32_t>(length) > seq.kv_len_max) {
             report(job, of_job, kKvLenOutOfRange, 0);
             length = 0;
@@ -31,8 +35,13 @@ __device__ __forceinline__ uint32_t read_length(const mla_abi_job &job, const ml
     return static_cast<uint32_t>(length);
 }
 
-__device__ __forceinline__ void resolve_limits(const Sequence &s, uint32_t *limits)
+/* Keys that each query sees. Returns the most, the same for all threads. */
+__device__ __forceinline__ uint32_t resolve_limits(const Sequence &s, uint32_t *limits)
 {
+    __shared__ uint32_t most;
+    if (threadIdx.x == 0)
+        most = 0;
+    __syncthreads();
     for (uint32_t token = threadIdx.x; token < s.seq.q_len; token += kPrepareThreads) {
         int32_t visible = static_cast<int32_t>(s.kv_len);
         if (s.job.mask == MLA_ABI_MASK_CAUSAL)
@@ -45,23 +54,44 @@ __device__ __forceinline__ void resolve_limits(const Sequence &s, uint32_t *limi
             }
         }
         limits[token] = static_cast<uint32_t>(visible);
+        atomicMax(&most, static_cast<uint32_t>(visible));
     }
+    __syncthreads();
+    return most;
 }
 
-/* Pages that some query of the sequence sees. A bad entry becomes num_pages, which the copy engine fills with zeros. */
+/* The maps of a job without pages are of one page, so that this is past those, too. */
+__device__ __forceinline__ uint32_t page_beyond(const mla_abi_job &job)
+{
+    return max(job.num_pages, 1u);
+}
+
+/* Pages that some query of the sequence sees. A bad entry becomes page_beyond(), for which the copy engine gives zeros.
+ */
 __device__ __forceinline__ void resolve_pages(const Sequence &s, uint32_t *ids)
 {
-    uint32_t pages = (s.kv_len + MLA_ABI_PAGE_TOKENS - 1) / MLA_ABI_PAGE_TOKENS;
     uint32_t per_entry = s.job.pages_per_entry;
-    uint32_t entries = (pages + per_entry - 1) / per_entry;
+    uint32_t entries = (s.pages + per_entry - 1) / per_entry;
     uint32_t bound = s.job.num_pages / per_entry;
-    for (uint32_t e = threadIdx.x; e < entries; e += kPrepareThreads) {
-        uint32_t entry = static_cast<uint32_t>(read_once(s.job.table, s.seq.table_first + e));
-        bool good = entry < bound;
-        if (!good)
-            report(s.job, s.of_job, kPageOutOfRange, e);
-        for (uint32_t k = 0; k < per_entry && e * per_entry + k < pages; k++)
-            ids[e * per_entry + k] = good ? entry * per_entry + k : s.job.num_pages;
+    constexpr uint32_t at_once = 4; /* tables may be in host memory, far away */
+    for (uint32_t first = threadIdx.x; first < entries; first += at_once * kPrepareThreads) {
+        uint32_t entry[at_once];
+#pragma unroll
+        for (uint32_t i = 0; i < at_once; i++) {
+            uint32_t e = first + i * kPrepareThreads;
+            entry[i] = e < entries ? static_cast<uint32_t>(read_once(s.job.table, s.seq.table_first + e)) : 0;
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < at_once; i++) {
+            uint32_t e = first + i * kPrepareThreads;
+            if (e >= entries)
+                break;
+            bool good = entry[i] < bound;
+            if (!good)
+                report(s.job, s.of_job, kPageOutOfRange, e);
+            for (uint32_t k = 0; k < per_entry && e * per_entry + k < s.pages; k++)
+                ids[e * per_entry + k] = good ? entry[i] * per_entry + k : page_beyond(s.job);
+        }
     }
 }
 
@@ -72,7 +102,7 @@ __device__ __forceinline__ uint32_t mask_from(const Sequence &s, const uint32_t 
     uint32_t least = kNone;
     for (uint32_t token = first; token <= last; token++)
         least = min(least, limits[token]);
-    return rows < MLA_SM90_UNIT_ROWS ? 0 : least / MLA_ABI_PAGE_TOKENS;
+    return least / MLA_ABI_PAGE_TOKENS;
 }
 
 __device__ __forceinline__ void place(const mla_abi_tensor &x, const Sequence &s, uint64_t *base, int64_t *token,
@@ -88,9 +118,8 @@ __device__ void write_unit(const mla_sm90_launch &launch, const Sequence &s, con
                            mla_sm90_unit *out)
 {
     mla_sm90_unit u;
-    uint32_t pages = (s.kv_len + MLA_ABI_PAGE_TOKENS - 1) / MLA_ABI_PAGE_TOKENS;
-    uint32_t end = min(item.page_end, pages);
-    u.map = launch.maps + static_cast<uint64_t>(s.seq.job) * 256;
+    uint32_t end = min(item.page_end, s.pages);
+    u.map = launch.map_copies + static_cast<uint64_t>(s.seq.job) * kMapBytes;
     u.first_page = item.page_begin;
     u.n_pages = end > item.page_begin ? end - item.page_begin : 1;
     u.row0 = tile.first_row + half * MLA_SM90_UNIT_ROWS;
@@ -113,7 +142,7 @@ __device__ void write_unit(const mla_sm90_launch &launch, const Sequence &s, con
     }
     u.heads = s.job.heads;
     u.score_scale = s.job.score_scale * 1.4426950408889634f;
-    u.reserved = s.job.num_pages;
+    u.beyond = page_beyond(s.job);
     if (item.partial_row == MLA_ABI_NO_PARTIAL) {
         place(s.job.o, s, &u.out, &u.out_token, &u.out_head);
         place(s.job.lse, s, &u.lse, &u.lse_token, &u.lse_head);
@@ -144,12 +173,19 @@ extern "C" __global__ void __launch_bounds__(128) mla_prepare_sm90(const __grid_
     const mla_abi_seq &seq = record<mla_abi_seq>(launch.abi.seqs, index);
     const mla_abi_job &job = record<mla_abi_job>(launch.abi.jobs, seq.job);
     uint32_t of_job = index - job.first_seq;
-    const Sequence s{job, seq, of_job, read_length(job, seq, of_job)};
+    Sequence s{job, seq, of_job, 0, 0};
     uint32_t *ids = reinterpret_cast<uint32_t *>(launch.page_ids) + record<uint32_t>(launch.seq_pages, index);
     uint32_t *limits = reinterpret_cast<uint32_t *>(launch.limits) + record<uint32_t>(launch.seq_tokens, index);
-    resolve_limits(s, limits);
-    resolve_pages(s, ids);
-    __syncthreads();
+    if (of_job == 0 && threadIdx.x < kMapBytes / 16) {
+        uint64_t at = static_cast<uint64_t>(seq.job) * kMapBytes + threadIdx.x * 16;
+        *reinterpret_cast<uint4 *>(launch.map_copies + at) = *reinterpret_cast<const uint4 *>(launch.maps + at);
+    }
+    if (seq.q_len != 0) { /* else nothing of the caller's is read */
+        s.kv_len = read_length(job, seq, of_job);
+        s.pages = (resolve_limits(s, limits) + MLA_ABI_PAGE_TOKENS - 1) / MLA_ABI_PAGE_TOKENS;
+        resolve_pages(s, ids);
+        __syncthreads();
+    }
     uint32_t end = record<uint32_t>(launch.seq_tiles, index + 1);
     for (uint32_t t = record<uint32_t>(launch.seq_tiles, index); t < end; t++) {
         const mla_abi_tile &tile = record<mla_abi_tile>(launch.abi.tiles, t);

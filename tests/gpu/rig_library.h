@@ -27,7 +27,8 @@ struct lib {
     CUgraph graph;
     CUgraphExec exec;
     enum lib_mode mode;
-    struct mla_abi_launch launch; /* the last one */
+    struct mla_kernels_launch launch; /* the last one */
+    uint64_t workspace_bytes;         /* of workspace; facts tell what partials may take of it */
     struct be_facts facts;
 };
 extern struct lib lib;

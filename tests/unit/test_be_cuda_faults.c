@@ -286,12 +286,12 @@ END_TEST
 /* What the stream executes is never answered by a call; the GPU thread finds out by itself. */
 START_TEST(everything_executed_loses_the_device_once)
 {
-    /* Of one session: decode and reducer; plan and two pieces of status words; done word and two completions; start
-     * and end of the launch, end of the abort. */
+    /* Of one session: prepare, decode and reducer; plan and two pieces of status words; done word and two completions;
+     * start and end of the launch, end of the abort. */
     static const struct {
         const char *name;
         int times;
-    } executed[] = {{"kernel", 2}, {"copy", 3}, {"write", 3}, {"event", 3}};
+    } executed[] = {{"kernel", 3}, {"copy", 3}, {"write", 3}, {"event", 3}};
     struct mla_fake_report *report = shared_report();
     for (size_t i = 0; i < sizeof executed / sizeof executed[0]; i++)
         for (int nth = 1; nth <= executed[i].times + 1; nth++) {

@@ -27,12 +27,13 @@
 #include "kernels/host/cuda_driver.h"
 #include "kernels/host/mla_kernels.h"
 
-#define CU_SLOTS        8u           /* requests that have begun and not ended */
-#define CU_BLOB_BYTES   (256u << 10) /* of a slot; larger plans are read from pinned memory */
-#define CU_STATUS_WORDS 512u         /* of a slot, all alike: what an abort writes, in pieces of this size */
-#define CU_HOST_BYTES   (64u << 20)  /* be_config.host_bytes 0 */
-#define CU_PAUSE_MIN_NS UINT64_C(20000)
-#define CU_QUERY_NS     UINT64_C(1000000) /* between two questions to the driver whether all is well, while busy */
+#define CU_SLOTS         8u           /* requests that have begun and not ended */
+#define CU_BLOB_BYTES    (256u << 10) /* of a slot; larger plans are read from pinned memory */
+#define CU_SCRATCH_BYTES (8u << 20)   /* of the workspace beside partials, at first; a larger batch makes it grow */
+#define CU_STATUS_WORDS  512u         /* of a slot, all alike: what an abort writes, in pieces of this size */
+#define CU_HOST_BYTES    (64u << 20)  /* be_config.host_bytes 0 */
+#define CU_PAUSE_MIN_NS  UINT64_C(20000)
+#define CU_QUERY_NS      UINT64_C(1000000) /* between two questions to the driver whether all is well, while busy */
 
 /* An allocation of another process, opened once however many regions lie in it. */
 struct cu_ipc {
@@ -74,6 +75,8 @@ struct cu_slot {
     unsigned char *blob;
     CUdeviceptr blob_device;      /* of the pinned one */
     CUdeviceptr blob_device_copy; /* in device memory */
+    void *large;                  /* pinned, grows: what kernels need beside a plan that is read in place */
+    size_t large_bytes;
 };
 
 enum cu_state { CU_STARTING, CU_RUNNING, CU_ENDED };
@@ -112,6 +115,7 @@ struct backend {
     CUstream stream;
     void *arena_memory;
     CUdeviceptr workspace;
+    uint64_t workspace_bytes; /* of it: more than the option says, see CU_SCRATCH_BYTES */
     void *slot_memory;
     CUdeviceptr slot_device; /* blobs of all slots */
     bool word_writes;        /* cuStreamWriteValue64 is supported */

@@ -47,6 +47,9 @@ void cu_slots_close(struct backend *be)
         if (event && !be->lost)
             cu_ok(be, be->cu.cuEventDestroy(event), "cuEventDestroy");
     }
+    for (size_t i = 0; i < CU_SLOTS; i++)
+        if (be->slots[i].large && !be->lost)
+            cu_ok(be, be->cu.cuMemFreeHost(be->slots[i].large), "cuMemFreeHost");
     if (be->slot_device && !be->lost)
         cu_ok(be, be->cu.cuMemFree(be->slot_device), "cuMemFree");
     if (be->slot_memory && !be->lost)
@@ -66,7 +69,7 @@ static uint64_t device_of(const struct backend *be, const void *host)
 }
 
 /* Where kernels find plan and records: in the pinned memory that the loop wrote, read as it stands there. */
-static void blob_in_place(const struct backend *be, const struct be_batch *batch, struct mla_abi_launch *launch)
+static void records_in_place(const struct backend *be, const struct be_batch *batch, struct mla_abi_launch *launch)
 {
     const struct plan *plan = batch->plan;
     memset(launch, 0, sizeof *launch);
@@ -86,29 +89,83 @@ static void blob_in_place(const struct backend *be, const struct be_batch *batch
             launch->flags |= MLA_ABI_LAUNCH_USER_STATUS;
 }
 
-/* One copy in front of the kernels, or none: see cuda.h. */
-static bool put_blob(struct backend *be, const struct be_batch *batch, struct cu_slot *slot,
-                     struct mla_abi_launch *launch)
-{
-    size_t bytes = mla_kernels_blob_bytes(batch->plan, batch->n_jobs, batch->n_seqs);
-    if (be->options.blob_pinned || bytes > CU_BLOB_BYTES) {
-        blob_in_place(be, batch, launch);
-        return true;
-    }
-    mla_kernels_blob_write(batch->plan, batch->jobs, batch->n_jobs, batch->seqs, batch->n_seqs, slot->blob,
-                           (uint64_t)slot->blob_device_copy, (uint64_t)be->workspace, launch);
-    CUresult r = be->cu.cuMemcpyHtoDAsync(slot->blob_device_copy, slot->blob, bytes, be->stream);
-    if (r != CUDA_SUCCESS)
-        cu_lose(be, r, "cuMemcpyHtoDAsync");
-    return r == CUDA_SUCCESS;
-}
-
 /* A launch cannot be refused any more, and half of one cannot be taken back: every failure is the end of the device. */
 static bool call_ok(struct backend *be, CUresult r, const char *call)
 {
     if (r != CUDA_SUCCESS)
         cu_lose(be, r, call);
     return r == CUDA_SUCCESS;
+}
+
+/* The partials' part of the workspace is planned for; what kernels need beside it follows from the batch. */
+static bool have_workspace(struct backend *be, const struct be_batch *batch)
+{
+    uint64_t bytes = mla_kernels_workspace_bytes(be->kernels, batch->plan, batch->n_jobs, batch->seqs, batch->n_seqs);
+    if (bytes <= be->workspace_bytes)
+        return true;
+    if (!call_ok(be, be->cu.cuStreamSynchronize(be->stream), "cuStreamSynchronize") ||
+        (be->workspace && !call_ok(be, be->cu.cuMemFree(be->workspace), "cuMemFree")))
+        return false;
+    be->workspace = 0;
+    be->workspace_bytes = 0;
+    if (!call_ok(be, be->cu.cuMemAlloc(&be->workspace, bytes), "cuMemAlloc"))
+        return false;
+    be->workspace_bytes = bytes;
+    return true;
+}
+
+static bool have_large(struct backend *be, struct cu_slot *slot, size_t bytes)
+{
+    if (bytes <= slot->large_bytes)
+        return true;
+    if (slot->large && !call_ok(be, be->cu.cuMemFreeHost(slot->large), "cuMemFreeHost"))
+        return false;
+    slot->large = NULL;
+    slot->large_bytes = 0;
+    if (!call_ok(be, be->cu.cuMemHostAlloc(&slot->large, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+                 "cuMemHostAlloc"))
+        return false;
+    slot->large_bytes = bytes;
+    return true;
+}
+
+static bool maps_ok(struct backend *be, int rc)
+{
+    if (rc != 0)
+        cu_lose(be, CUDA_ERROR_INVALID_VALUE, "cuTensorMapEncodeTiled");
+    return rc == 0;
+}
+
+static bool blob_in_place(struct backend *be, const struct be_batch *batch, struct cu_slot *slot,
+                          struct mla_kernels_launch *launch)
+{
+    CUdeviceptr device = 0;
+    size_t bytes = mla_kernels_more_bytes(be->kernels, batch->plan, batch->n_jobs, batch->n_seqs);
+    records_in_place(be, batch, &launch->abi);
+    if (bytes != 0 &&
+        (!have_large(be, slot, bytes) ||
+         !call_ok(be, be->cu.cuMemHostGetDevicePointer(&device, slot->large, 0), "cuMemHostGetDevicePointer")))
+        return false;
+    return maps_ok(be, mla_kernels_more_write(be->kernels, batch->plan, batch->jobs, batch->n_jobs, batch->seqs,
+                                              batch->n_seqs, slot->large, (uint64_t)device, (uint64_t)be->workspace,
+                                              launch));
+}
+
+/* One copy in front of the kernels, or none: see cuda.h. */
+static bool put_blob(struct backend *be, const struct be_batch *batch, struct cu_slot *slot,
+                     struct mla_kernels_launch *launch)
+{
+    size_t bytes = mla_kernels_blob_bytes(be->kernels, batch->plan, batch->n_jobs, batch->n_seqs);
+    if (!have_workspace(be, batch))
+        return false;
+    if (be->options.blob_pinned || bytes > CU_BLOB_BYTES)
+        return blob_in_place(be, batch, slot, launch);
+    if (!maps_ok(be, mla_kernels_blob_write(be->kernels, batch->plan, batch->jobs, batch->n_jobs, batch->seqs,
+                                            batch->n_seqs, slot->blob, (uint64_t)slot->blob_device_copy,
+                                            (uint64_t)be->workspace, launch)))
+        return false;
+    return call_ok(be, be->cu.cuMemcpyHtoDAsync(slot->blob_device_copy, slot->blob, bytes, be->stream),
+                   "cuMemcpyHtoDAsync");
 }
 
 static bool write_done_words(struct backend *be, const struct be_batch *batch, struct cu_slot *slot)
@@ -138,7 +195,7 @@ static bool put_end(struct backend *be, struct cu_slot *slot)
                                        "cuStreamWriteValue64");
 }
 
-static bool run_kernels(struct backend *be, const struct mla_abi_launch *launch)
+static bool run_kernels(struct backend *be, const struct mla_kernels_launch *launch)
 {
     CUresult r = CUDA_ERROR_UNKNOWN;
     if (mla_kernels_launch(be->kernels, be->stream, launch, &r) == 0)
@@ -150,7 +207,7 @@ static bool run_kernels(struct backend *be, const struct mla_abi_launch *launch)
 static void begin_launch(struct backend *be, struct cu_slot *slot)
 {
     struct be_batch *batch = slot->request->batch;
-    struct mla_abi_launch launch;
+    struct mla_kernels_launch launch;
     /* Until it has ended: not before this. */
     batch->started_ns = mla_now_ns();
     if (!put_blob(be, batch, slot, &launch) ||

@@ -60,9 +60,12 @@ static int open_memory(struct backend *be, struct mla_error *err)
     const char *call = "cuStreamCreate";
     CUdeviceptr device = 0;
     CUresult r = be->cu.cuStreamCreate(&be->stream, CU_STREAM_NON_BLOCKING);
-    if (r == CUDA_SUCCESS && be->options.workspace_bytes != 0) {
+    be->workspace_bytes = be->options.workspace_bytes;
+    if (mla_kernels_facts(be->kernels)->scratch)
+        be->workspace_bytes += CU_SCRATCH_BYTES;
+    if (r == CUDA_SUCCESS && be->workspace_bytes != 0) {
         call = "cuMemAlloc";
-        r = be->cu.cuMemAlloc(&be->workspace, be->options.workspace_bytes);
+        r = be->cu.cuMemAlloc(&be->workspace, be->workspace_bytes);
     }
     if (r == CUDA_SUCCESS) {
         call = "cuMemHostAlloc";

@@ -87,10 +87,14 @@ static void run_launch(CUstream stream, enum fake_kernel kernel, const struct ml
                                 .partial_o = at(l->partial_o),
                                 .partial_lse = at(l->partial_lse),
                                 .scratch = scratch_of(stream)};
-    if (kernel == FAKE_DECODE)
+    bool units = kernel == FAKE_DECODE_UNITS;
+    if (kernel == FAKE_DECODE || units)
         decode(stream, &launch);
-    else
+    else if (kernel == FAKE_REDUCE)
         reduce(stream, &launch, l->flags);
+    /* The real prepare kernel knows all faults. Here it is the executors that find them. */
+    if ((units || kernel == FAKE_PREPARE) && (l->flags & MLA_ABI_LAUNCH_USER_STATUS))
+        copy_status(&batch);
 }
 
 CUresult fake_execute_kernel(CUstream stream, struct fake_op *op)

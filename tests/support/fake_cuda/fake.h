@@ -280,7 +280,8 @@ bool fake_capture_forbids(void);                            /* an unsafe call of
 void fake_graphs_free(CUcontext context);
 
 /* module.c */
-enum fake_kernel { FAKE_DECODE = 1, FAKE_REDUCE, FAKE_SPIN, FAKE_READ };
+/* FAKE_PREPARE: what goes before a decode kernel that shares out units; the two write the callers' status words. */
+enum fake_kernel { FAKE_DECODE = 1, FAKE_DECODE_UNITS, FAKE_PREPARE, FAKE_REDUCE, FAKE_SPIN, FAKE_READ };
 struct CUfunc_st {
     enum fake_kernel kernel;
     char name[128];

@@ -45,7 +45,7 @@ void fake_kernel_uses(struct fake_op *op, bool executing)
     const struct mla_abi_launch *l = &op->kernel.launch;
     if (op->kernel.function->kernel == FAKE_READ)
         fake_op_use(&found, op->kernel.number, 1, false);
-    if (op->kernel.function->kernel == FAKE_DECODE || op->kernel.function->kernel == FAKE_REDUCE) {
+    if (op->kernel.function->kernel != FAKE_READ && op->kernel.function->kernel != FAKE_SPIN) {
         uint64_t jobs_bytes = l->n_jobs * sizeof(struct mla_abi_job);
         fake_op_use(&found, l->jobs, jobs_bytes, false);
         fake_op_use(&found, l->seqs, l->n_seqs * sizeof(struct mla_abi_seq), false);

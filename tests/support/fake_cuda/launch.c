@@ -110,3 +110,24 @@ FAKE_API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction func
         memcpy(&op->kernel.launch, params[0], sizeof op->kernel.launch);
     return fake_enqueue(config->hStream, op);
 }
+
+/* The map is as opaque as the real one; the checks are those that the driver documents. */
+FAKE_API CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
+                                         const cuuint64_t *sizes, const cuuint64_t *strides, const cuuint32_t *box,
+                                         const cuuint32_t *steps, CUtensorMapInterleave interleave,
+                                         CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                                         CUtensorMapFloatOOBfill fill)
+{
+    FAKE_CALL(cuTensorMapEncodeTiled, FAKE_NOTHING);
+    (void)type, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+    if (!map || !address || !sizes || !strides || !box || !steps || rank < 3 || rank > 5 ||
+        (uintptr_t)address % 16 != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (cuuint32_t i = 0; i < rank; i++)
+        if (sizes[i] == 0 || sizes[i] > UINT64_C(1) << 32 || box[i] == 0 || box[i] > 256 ||
+            (i + 1 < rank && (strides[i] % 16 != 0 || strides[i] >= UINT64_C(1) << 40)))
+            return CUDA_ERROR_INVALID_VALUE;
+    memset(map, 0, sizeof *map);
+    map->opaque[0] = (cuuint64_t)(uintptr_t)address;
+    return CUDA_SUCCESS;
+}

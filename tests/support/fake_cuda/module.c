@@ -6,7 +6,7 @@
 #include "tests/support/fake_cuda/fake.h"
 
 #define EM_CUDA_MACHINE 190
-#define REGISTERS       168 /* per thread, of every kernel */
+#define REGISTERS       128 /* per thread, of every kernel */
 
 static struct CUmod_st *modules; /* under the lock */
 
@@ -131,11 +131,13 @@ bool fake_function_ok(CUfunction function)
 
 static enum fake_kernel kernel_of(const char *name)
 {
-    return strstr(name, "reduce")       ? FAKE_REDUCE
-           : strstr(name, "decode")     ? FAKE_DECODE
-           : !strcmp(name, "fake_spin") ? FAKE_SPIN
-           : !strcmp(name, "fake_read") ? FAKE_READ
-                                        : 0;
+    return strstr(name, "reduce")        ? FAKE_REDUCE
+           : strstr(name, "prepare")     ? FAKE_PREPARE
+           : strstr(name, "decode_sm90") ? FAKE_DECODE_UNITS
+           : strstr(name, "decode")      ? FAKE_DECODE
+           : !strcmp(name, "fake_spin")  ? FAKE_SPIN
+           : !strcmp(name, "fake_read")  ? FAKE_READ
+                                         : 0;
 }
 
 FAKE_API CUresult cuModuleGetFunction(CUfunction *out, CUmodule handle, const char *name)

@@ -1,0 +1,104 @@
+/* Loads of K ahead of the products: the ring of page ids, and the copies themselves. */
+#ifndef MLA_KERNELS_SM90_LOADS_CUH
+#define MLA_KERNELS_SM90_LOADS_CUH
+
+#include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/copy.cuh"
+#include "kernels/ptx/mbarrier.cuh"
+#include "kernels/ptx/shared.cuh"
+#include "kernels/ptx/tma.cuh"
+#include "kernels/sm90/place.cuh"
+
+namespace mla::sm90
+{
+
+/* Walks the pages of the cluster's units, one after the other; after the last page all entries are invalid. One thread
+ * uses it, and keeps it in shared memory: registers are scarce. */
+struct Cursor {
+    uint64_t map;
+    uint64_t ids;
+    uint32_t unit;
+    uint32_t left;   /* pages of the unit not yet handed out */
+    uint32_t beyond; /* page id past the plane */
+    uint32_t reserved;
+};
+static_assert(sizeof(Cursor) == smem::cursor_bytes, "place");
+
+__device__ __forceinline__ void enter(const mla_sm90_launch &launch, Cursor &c)
+{
+    if (c.unit >= launch.n_units)
+        return;
+    const mla_sm90_unit &u = unit_at(launch, c.unit);
+    c.left = u.n_pages;
+    c.ids = u.pages;
+    c.beyond = u.beyond;
+    if (c.map != u.map) {
+        c.map = u.map;
+        tensormap_acquire(c.map);
+        tensormap_acquire(c.map + 128);
+    }
+}
+
+/* One warp: the next kRefill pages, from page g of the stream on; ids come by asynchronous copies, so that nobody waits
+ * for them. They are seen by the loader behind the P of a page at least kRefill further on. */
+__device__ __forceinline__ void refill(const mla_sm90_launch &launch, Cursor &c, uint32_t g, uint32_t lane)
+{
+    cp_async_wait_all();
+    uint32_t done = 0;
+    while (done < kRefill) {
+        uint32_t take = kRefill - done;
+        bool over = c.unit >= launch.n_units;
+        if (!over)
+            take = min(take, c.left);
+        if (lane >= done && lane < done + take) {
+            uint32_t entry = window_of_cta() + smem::loads + (g + lane) % kLoadRing * 16;
+            store_shared_16(entry, static_cast<uint32_t>(c.map), static_cast<uint32_t>(c.map >> 32), c.beyond,
+                            over ? 0 : 1);
+            if (!over && c.ids != 0)
+                cp_async_4(entry + 8, reinterpret_cast<const void *>(c.ids + (lane - done) * 4));
+        }
+        __syncwarp();
+        done += take;
+        if (!over && lane == 0) {
+            c.left -= take;
+            if (c.ids != 0)
+                c.ids += take * 4;
+            if (c.left == 0) {
+                c.unit += clusters();
+                enter(launch, c);
+            }
+        }
+        __syncwarp();
+    }
+}
+
+/* One thread: page g into its stage, when that is free. */
+__device__ __forceinline__ void load_page(uint32_t window, uint32_t g)
+{
+    uint32_t entry[4];
+    load_shared_16(window + smem::loads + g % kLoadRing * 16, entry);
+    if (entry[3] == 0)
+        return;
+    uint64_t map = static_cast<uint64_t>(entry[1]) << 32 | entry[0];
+    int page = static_cast<int>(entry[2]);
+    uint32_t stage = g % kStages, rank = window >> 24;
+    uint32_t full = window + smem::k_full + 8 * stage;
+    uint32_t to = window + smem::k + stage * kKBytes;
+    mbarrier_wait(window + smem::k_empty + 8 * stage, (g / kStages & 1) ^ 1);
+    mbarrier_arrive_expect(full, kKBytes);
+    tma_load_3d_multicast(to + 2 * rank * kBox, map, 256 * static_cast<int>(rank), 0, page, full, 3);
+    tma_load_3d_multicast(to + (2 * rank + 1) * kBox, map, 256 * static_cast<int>(rank) + 128, 0, page, full, 3);
+    tma_load_3d_multicast(to + kRope + rank * 2048, map + 128, 512, 32 * static_cast<int>(rank), page, full, 3);
+}
+
+/* One arrival of a warpgroup at an "empty" barrier of both CTAs. */
+__device__ __forceinline__ void arrive_at_both(uint32_t barrier)
+{
+    uint32_t t = thread_of_group();
+    if (t < 2)
+        mbarrier_arrive_cluster(map_shared(barrier, t));
+}
+
+} // namespace mla::sm90
+
+#endif
