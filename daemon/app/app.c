@@ -256,12 +256,7 @@ static int fail(const char *what, const struct mla_error *err)
 static int open_backend(struct app *app)
 {
     struct mla_error err = {0};
-    const struct be_ops *ops = be_find(app->config->backend);
-    if (ops == NULL) {
-        mla_error_set(&err, MLA_UNSUPPORTED, "daemon.backend", "this build has no backend \"%s\"",
-                      app->config->backend);
-        return fail("backend", &err);
-    }
+    const struct be_ops *ops = be_find(app->config->backend); /* config_check() has found it */
     struct be_config config = {.threads = (uint32_t)app->config->cpu_threads,
                                .workspace_bytes = app->config->workspace_bytes};
     if (be_open(&app->be, ops, &config, &err) != 0)
@@ -352,8 +347,9 @@ int app_run(const struct app_config *config)
     }
     app->health = MLA_HEALTH_READY;
     app->health_reason = "";
-    mla_log(MLA_LOG_NOTICE, "ready", "socket=%s backend=%s version=%s", config->socket, be_facts(&app->be)->name,
-            MLAD_VERSION);
+    char path[CONFIG_TEXT_BYTES];
+    net_socket_path(app->net, path, sizeof(path));
+    mla_log(MLA_LOG_NOTICE, "ready", "socket=%s backend=%s version=%s", path, be_facts(&app->be)->name, MLAD_VERSION);
     uv_run(&app->loop, UV_RUN_DEFAULT);
     uv_loop_close(&app->loop);
     /* A launch that outlived the drain deadline, or a lost device, may never let the backend's thread end. */

@@ -314,7 +314,7 @@ static const struct {
     {"[limits]\nmax_clients =\n", 2, "limits.max_clients: \"\" is not a whole number"},
     {"# one\n[limits]\nmax_clients = 5\nmax_client = 5\n", 4, "unknown key limits.max_client"},
     {"[limit]\nmax_clients = 5\n", 2, "unknown key limit.max_clients"},
-    {"max_clients = 5\n", 1, "unknown key .max_clients"},
+    {"max_clients = 5\n", 1, "\"max_clients\" stands before any [section]"},
     {"[daemon]\nsocket /tmp/s\n", 2, "not \"key = value\" in a [section]"},
     {"[daemon\nsocket = /tmp/s\n", 1, "not \"key = value\" in a [section]"},
     {"[daemon]\nsocket_mode = 0999\n", 2, "daemon.socket_mode: \"0999\" is not an octal number"},
@@ -355,6 +355,7 @@ static const struct {
     {"scheduler.policy=seed", NULL},
     {"scheduler.policy=balanced", NULL},
     {"scheduler.policy=Auto", "scheduler.policy must be seed, balanced or auto, not \"Auto\""},
+    {"daemon.backend=abacus", "daemon.backend: this build has no backend \"abacus\"; it has cpu"},
     {"daemon.socket=./s", NULL},
     {"daemon.socket=s", "daemon.socket must be a path that begins with / or ."},
 };
