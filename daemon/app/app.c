@@ -149,6 +149,7 @@ static void lose_device(struct app *app, const struct mla_error *error)
 {
     mla_log(MLA_LOG_ERROR, "device_lost", "text=%s", error->text);
     app->device_lost = true;
+    list_init(&app->overflow); /* what waited for the ring is its owners' again, and may be freed below */
     app->health = MLA_HEALTH_FAILED;
     app->health_reason = "the device is lost";
     for (struct net_peer *peer = net_next_peer(app->net, NULL); peer != NULL; peer = net_next_peer(app->net, peer)) {
