@@ -296,6 +296,9 @@ START_TEST(faults_in_the_answer_and_in_status_words)
     raw_expect(&g.r, &m, MLA_PARTIAL, NULL);
     const struct mla_decode_reply *reply = &g.r.message.decode_reply;
     ck_assert_uint_eq(reply->status.value, 2);
+    ck_assert_uint_eq(reply->status.index, 0);
+    ck_assert_str_eq(reply->status.text,
+                     "2 faulted, the first is sequence 0: PAGE_OUT_OF_RANGE, index 1; all others are complete");
     ck_assert_uint_eq(reply->n_faults, 2);
     ck_assert_uint_eq(reply->faults[0].sequence, 0);
     ck_assert_int_eq(reply->faults[0].code, MLA_PAGE_OUT_OF_RANGE);
