@@ -33,8 +33,10 @@ struct cpu_device {
     uint64_t workspace_bytes;
 
     /* device thread only */
-    struct be_request *held[CPU_RING_RECORDS]; /* taken from the ring in this order, wait for the batch that runs */
+    struct be_request **held; /* [held_at, held_at + n_held): taken from the ring in this order, wait for the batch */
+    size_t held_at;
     size_t n_held;
+    size_t cap_held;
     struct be_request **watches;
     size_t n_watches;
     size_t cap_watches;
