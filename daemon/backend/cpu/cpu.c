@@ -60,7 +60,8 @@ static int cpu_open(const struct be_config *config, struct backend **out, struct
     /* The pool's threads are the parallelism: each calls a BLAS that works in the caller's thread. */
     openblas_set_num_threads(1);
 
-    struct backend *be = aligned_alloc(MLA_CACHE_LINE_BYTES, sizeof *be);
+    size_t lines = (sizeof(struct backend) + MLA_CACHE_LINE_BYTES - 1) / MLA_CACHE_LINE_BYTES;
+    struct backend *be = aligned_alloc(MLA_CACHE_LINE_BYTES, lines * MLA_CACHE_LINE_BYTES);
     if (!be)
         return mla_error_set(err, MLA_OUT_OF_MEMORY, NULL, "no memory for the CPU backend");
     memset(be, 0, sizeof *be);
