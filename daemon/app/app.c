@@ -2,6 +2,7 @@
 #include "daemon/app/app.h"
 
 #include <signal.h>
+#include <string.h>
 
 #include "daemon/app/state.h"
 #include "daemon/util/clock.h"
@@ -250,7 +251,7 @@ static void shut_down(struct app *app, int exit_code)
 static int fail(const char *what, const struct mla_error *err)
 {
     mla_log(MLA_LOG_ERROR, "start_failed", "what=%s status=%s field=%s text=%s", what, mla_status_name(err->code),
-            err->field, err->text);
+            err->field == NULL ? "" : err->field, err->text);
     return APP_EXIT_START;
 }
 
@@ -282,8 +283,14 @@ static int open_net(struct app *app)
                              .frame_timeout_ms = (uint32_t)config->frame_timeout_ms,
                              .write_timeout_ms = (uint32_t)config->write_timeout_ms};
     struct mla_error err = {0};
-    if (net_open(&app->net, &app->loop, &net, &handlers, app, &err) != 0)
+    if (net_open(&app->net, &app->loop, &net, &handlers, app, &err) != 0) {
+        const char *field = err.field == NULL ? "" : err.field;
+        if (strcmp(field, "socket_path") == 0) /* as the operator knows it */
+            err.field = "daemon.socket";
+        else if (strcmp(field, "socket_group") == 0)
+            err.field = "daemon.socket_group";
         return fail("socket", &err);
+    }
     return APP_EXIT_OK;
 }
 

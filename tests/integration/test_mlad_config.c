@@ -154,11 +154,12 @@ START_TEST(cannot_start)
     says("no backend \"abacus\"");
     snprintf(missing, sizeof(missing), "%s/missing/socket", dir);
     ck_assert_int_eq(MLAD("--config", "/dev/null", "--socket", missing), 1);
-    says("what=socket status=NOT_FOUND");
+    says("what=socket status=NOT_FOUND field=daemon.socket");
     says("no such folder");
     says(missing);
     snprintf(name, sizeof(name), "%s/socket", dir);
     ck_assert_int_eq(MLAD("--config", "/dev/null", "--socket", name, "--set", "daemon.socket_group=no-such-group"), 1);
+    says("field=daemon.socket_group");
     says("there is no group no-such-group");
     ck_assert_int_ne(access(name, F_OK), 0);
     /* A file in its place stays what it is. */
