@@ -63,7 +63,7 @@ static int set(struct app_config *config, const char *key, const char *value, ch
 {
     char assignment[CONFIG_TEXT_BYTES + 64];
     if ((size_t)snprintf(assignment, sizeof(assignment), "%s%s", key, value) >= sizeof(assignment)) {
-        snprintf(why, why_bytes, "%s: the value is too long", key);
+        snprintf(why, why_bytes, "the value is too long");
         return -1;
     }
     return config_set(config, assignment, why, why_bytes);
@@ -72,7 +72,10 @@ static int set(struct app_config *config, const char *key, const char *value, ch
 int main(int argc, char **argv)
 {
     static struct app_config config;
+    static char program[] = "mlad"; /* what getopt's messages begin with */
     char why[512];
+    if (argc > 0)
+        argv[0] = program;
     int usage_error = 0, check_only = 0, c;
     const char *path = config_path(argc, argv, &usage_error);
     if (usage_error) {
@@ -84,17 +87,22 @@ int main(int argc, char **argv)
         return bad(APP_EXIT_START, why);
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
         int r = 0;
+        const char *option = "";
         switch (c) {
         case OPT_SOCKET:
+            option = "--socket";
             r = set(&config, "daemon.socket=", optarg, why, sizeof(why));
             break;
         case OPT_BACKEND:
+            option = "--backend";
             r = set(&config, "daemon.backend=", optarg, why, sizeof(why));
             break;
         case OPT_LOG_LEVEL:
+            option = "--log-level";
             r = set(&config, "daemon.log_level=", optarg, why, sizeof(why));
             break;
         case OPT_SET:
+            option = "--set";
             r = set(&config, "", optarg, why, sizeof(why));
             break;
         case OPT_CHECK:
@@ -109,8 +117,10 @@ int main(int argc, char **argv)
         default:
             break;
         }
-        if (r != 0)
-            return bad(APP_EXIT_USAGE, why);
+        if (r != 0) {
+            fprintf(stderr, "mlad: %s: %s\n", option, why);
+            return APP_EXIT_USAGE;
+        }
     }
     if (config_check(&config, why, sizeof(why)) != 0)
         return bad(APP_EXIT_START, why);

@@ -2,6 +2,7 @@
  * within messages, whose depth is the schema's, never the input's. */
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "proto/codec_table.h"
@@ -124,6 +125,19 @@ static unsigned wire_type_of(const ProtobufCFieldDescriptor *d)
     }
 }
 
+/* Refuses a number for its distance to a bound; the text has both, for those who print nothing else. */
+static int refuse_number(struct reader *r, const ProtobufCFieldDescriptor *d, enum mla_status code, const char *name,
+                         uint64_t index, uint64_t v, uint64_t limit, const char *relation)
+{
+    char what[96];
+    int64_t stride = (int64_t)v; /* the one kind of number that has a sign */
+    if (d->type == PROTOBUF_C_TYPE_SINT64 && stride < 0)
+        snprintf(what, sizeof(what), "is %lld, %s %llu", (long long)stride, relation, (unsigned long long)limit);
+    else
+        snprintf(what, sizeof(what), "is %llu, %s %llu", (unsigned long long)v, relation, (unsigned long long)limit);
+    return mla_refuse(r->err, code, name, index, v, limit, what);
+}
+
 /* One scalar, or one element of a packed field. */
 static int check_value(struct reader *r, const struct mla_field *f, const ProtobufCFieldDescriptor *d, const char *name,
                        uint64_t v, uint64_t index)
@@ -143,12 +157,12 @@ static int check_value(struct reader *r, const struct mla_field *f, const Protob
     if ((f->flags & MLA_F_ENUM) && (v < f->min || v > f->max))
         return mla_refuse(r->err, MLA_INVALID_ARGUMENT, name, index, v, f->max, "is no known value");
     if (v < f->min)
-        return mla_refuse(r->err, MLA_INVALID_ARGUMENT, name, index, v, f->min, "is below its least value");
+        return refuse_number(r, d, MLA_INVALID_ARGUMENT, name, index, v, f->min, "below its least value");
     if (f->max && v > f->max)
-        return mla_refuse(r->err, f->flags & MLA_F_CAP ? MLA_TOO_LARGE : MLA_INVALID_ARGUMENT, name, index, v, f->max,
-                          "is above its largest value");
+        return refuse_number(r, d, f->flags & MLA_F_CAP ? MLA_TOO_LARGE : MLA_INVALID_ARGUMENT, name, index, v, f->max,
+                             "above its largest value");
     if (f->multiple && (v & (f->multiple - 1)))
-        return mla_refuse(r->err, MLA_MISALIGNED, name, index, v, f->multiple, "is not a multiple of what it must be");
+        return refuse_number(r, d, MLA_MISALIGNED, name, index, v, f->multiple, "not a multiple of");
     return 0;
 }
 

@@ -2,6 +2,7 @@
 #include "daemon/app/app.h"
 
 #include <signal.h>
+#include <string.h>
 
 #include "daemon/app/state.h"
 #include "daemon/util/clock.h"
@@ -152,6 +153,7 @@ static void lose_device(struct app *app, const struct mla_error *error)
 {
     mla_log(MLA_LOG_ERROR, "device_lost", "text=%s", error->text);
     app->device_lost = true;
+    list_init(&app->overflow); /* what waited for the ring is its owners' again, and may be freed below */
     app->health = MLA_HEALTH_FAILED;
     app->health_reason = "the device is lost";
     for (struct net_peer *peer = net_next_peer(app->net, NULL); peer != NULL; peer = net_next_peer(app->net, peer)) {
@@ -252,19 +254,14 @@ static void shut_down(struct app *app, int exit_code)
 static int fail(const char *what, const struct mla_error *err)
 {
     mla_log(MLA_LOG_ERROR, "start_failed", "what=%s status=%s field=%s text=%s", what, mla_status_name(err->code),
-            err->field, err->text);
+            err->field == NULL ? "" : err->field, err->text);
     return APP_EXIT_START;
 }
 
 static int open_backend(struct app *app)
 {
     struct mla_error err = {0};
-    const struct be_ops *ops = be_find(app->config->backend);
-    if (ops == NULL) {
-        mla_error_set(&err, MLA_UNSUPPORTED, "daemon.backend", "this build has no backend \"%s\"",
-                      app->config->backend);
-        return fail("backend", &err);
-    }
+    const struct be_ops *ops = be_find(app->config->backend); /* config_check() has found it */
     const struct app_config *c = app->config;
     struct be_config config = {.threads = (uint32_t)c->cpu_threads,
                                .workspace_bytes = c->workspace_bytes,
@@ -298,8 +295,14 @@ static int open_net(struct app *app)
                              .frame_timeout_ms = (uint32_t)config->frame_timeout_ms,
                              .write_timeout_ms = (uint32_t)config->write_timeout_ms};
     struct mla_error err = {0};
-    if (net_open(&app->net, &app->loop, &net, &handlers, app, &err) != 0)
+    if (net_open(&app->net, &app->loop, &net, &handlers, app, &err) != 0) {
+        const char *field = err.field == NULL ? "" : err.field;
+        if (strcmp(field, "socket_path") == 0) /* as the operator knows it */
+            err.field = "daemon.socket";
+        else if (strcmp(field, "socket_group") == 0)
+            err.field = "daemon.socket_group";
         return fail("socket", &err);
+    }
     return APP_EXIT_OK;
 }
 
@@ -364,8 +367,9 @@ int app_run(const struct app_config *config)
     }
     app->health = MLA_HEALTH_READY;
     app->health_reason = "";
-    mla_log(MLA_LOG_NOTICE, "ready", "socket=%s backend=%s version=%s", config->socket, be_facts(&app->be)->name,
-            MLAD_VERSION);
+    char path[CONFIG_TEXT_BYTES];
+    net_socket_path(app->net, path, sizeof(path));
+    mla_log(MLA_LOG_NOTICE, "ready", "socket=%s backend=%s version=%s", path, be_facts(&app->be)->name, MLAD_VERSION);
     uv_run(&app->loop, UV_RUN_DEFAULT);
     uv_loop_close(&app->loop);
     /* A launch that outlived the drain deadline, or a lost device, may never let the backend's thread end. */

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/backend/backend.h"
+
 enum key_type { KEY_U64, KEY_BYTES, KEY_OCTAL32, KEY_TEXT };
 
 struct key {
@@ -164,7 +166,10 @@ static int on_pair(void *user, const char *section, const char *name, const char
     load->why_line = load->line;
     const struct key *key = find_key(section, strlen(section), name);
     if (key == NULL) {
-        snprintf(load->why, load->why_bytes, "unknown key %.64s.%.64s", section, name);
+        if (section[0] == '\0')
+            snprintf(load->why, load->why_bytes, "\"%.64s\" stands before any [section]", name);
+        else
+            snprintf(load->why, load->why_bytes, "unknown key %.64s.%.64s", section, name);
         return 0;
     }
     /* inih hands an indented line over as a further value of the key above it. */
@@ -228,6 +233,11 @@ int config_check(const struct app_config *config, char *why, size_t why_bytes)
     if (strcmp(config->policy, "seed") != 0 && strcmp(config->policy, "balanced") != 0 &&
         strcmp(config->policy, "auto") != 0) {
         snprintf(why, why_bytes, "scheduler.policy must be seed, balanced or auto, not \"%s\"", config->policy);
+        return -1;
+    }
+    if (be_find(config->backend) == NULL) {
+        snprintf(why, why_bytes, "daemon.backend: this build has no backend \"%s\"%s%s", config->backend,
+                 be_all[0] == NULL ? "" : "; it has ", be_all[0] == NULL ? "" : be_all[0]->name);
         return -1;
     }
     if (config->socket[0] != '/' && config->socket[0] != '.') {

@@ -59,7 +59,7 @@ int config_load(struct app_config *config, const char *path, char *why, size_t w
 /* One "section.key=value". 0, or -1 with a sentence in why. */
 int config_set(struct app_config *config, const char *assignment, char *why, size_t why_bytes);
 
-/* Checks what no single key shows. 0, or -1 with a sentence. */
+/* Checks what no single key shows, and that this build has the backend. 0, or -1 with a sentence. */
 int config_check(const struct app_config *config, char *why, size_t why_bytes);
 
 /* Every key with its value, in the file's own form. */

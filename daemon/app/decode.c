@@ -251,8 +251,11 @@ static void describe(const struct app *app, const struct app_job *job, struct ml
 {
     switch (status->code) {
     case MLA_PARTIAL:
-        mla_error_set(status, MLA_PARTIAL, NULL, "%llu sequences faulted; the others are complete",
-                      (unsigned long long)job->n_faults);
+        mla_error_set(status, MLA_PARTIAL, NULL,
+                      "%llu faulted, the first is sequence %u: %s, index %u; all others are complete",
+                      (unsigned long long)job->n_faults, job->faults[0].sequence, mla_status_name(job->faults[0].code),
+                      job->faults[0].index);
+        status->index = job->faults[0].sequence;
         status->value = job->n_faults;
         break;
     case MLA_OVERLOADED:

@@ -152,6 +152,8 @@ void read_status(struct app_client *client, const struct net_request *request)
     default:
         fill_daemon(app, &r->daemon);
     }
+    if (cap > 0 && rows == NULL)
+        mla_error_set(&r->status, MLA_OUT_OF_MEMORY, NULL, "no memory for the list");
     app_reply(client, MLA_MSG_STATUS, request->request_id, &reply);
     free(rows);
 }

@@ -153,6 +153,9 @@ static int plan(bool json, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    static char program[] = "mlactl"; /* what getopt's messages begin with */
+    if (argc > 0)
+        argv[0] = program;
     struct ctl ctl = {.timeout_us = 5000000};
     const char *socket = NULL, *command = NULL;
     int code = parse(argc, argv, &ctl, &socket);

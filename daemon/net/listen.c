@@ -27,7 +27,11 @@ static void lock_name(const struct listen_socket *s, lock_path out)
 static int refuse_errno(struct mla_error *err, const char *what, const char *path)
 {
     int e = errno;
-    enum mla_status code = e == EACCES || e == EPERM ? MLA_PERMISSION_DENIED : MLA_INTERNAL;
+    enum mla_status code = e == EACCES || e == EPERM     ? MLA_PERMISSION_DENIED
+                           : e == ENOENT || e == ENOTDIR ? MLA_NOT_FOUND
+                                                         : MLA_INTERNAL;
+    if (code == MLA_NOT_FOUND) /* of what is made here only the folder can be missing */
+        return mla_error_set(err, code, "socket_path", "%s %s: there is no such folder", what, path);
     return mla_error_set(err, code, "socket_path", "%s %s: %s", what, path, strerror(e));
 }
 

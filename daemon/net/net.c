@@ -1,6 +1,9 @@
 #include "daemon/net/net.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include "daemon/net/net_internal.h"
 
@@ -216,4 +219,13 @@ struct net_peer *net_next_peer(struct net *net, struct net_peer *after)
 const struct net_counters *net_counters(const struct net *net)
 {
     return &net->counters;
+}
+
+void net_socket_path(const struct net *net, char *out, size_t out_bytes)
+{
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    socklen_t n = sizeof(addr) - 1; /* what follows a path without an end is a zero */
+    if (net->listener.fd < 0 || getsockname(net->listener.fd, (struct sockaddr *)&addr, &n) < 0)
+        addr.sun_path[0] = '\0';
+    snprintf(out, out_bytes, "%s", addr.sun_path);
 }

@@ -116,5 +116,7 @@ size_t net_peer_queued_bytes(const struct net_peer *peer);
 /* All peers whose hello was accepted, in order of arrival; NULL starts and ends. */
 struct net_peer *net_next_peer(struct net *net, struct net_peer *after);
 const struct net_counters *net_counters(const struct net *net);
+/* Where clients find the listening socket, bound or adopted; "" once it is closed, or for one without a path. */
+void net_socket_path(const struct net *net, char *out, size_t out_bytes);
 
 #endif

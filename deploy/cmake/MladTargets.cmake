@@ -72,6 +72,9 @@ function(mlad_test NAME)
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 120)
   endif()
+  if(MLAD_SANITIZE) # as the timeouts of test cases: tests/support/check_main.c
+    math(EXPR A_TIMEOUT "8 * ${A_TIMEOUT}")
+  endif()
   mlad_program(${NAME} SOURCES ${A_SOURCES} DEPENDS ${A_DEPENDS} mlad_check_main)
   add_test(NAME ${NAME} COMMAND ${NAME})
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}" SKIP_RETURN_CODE 77

@@ -52,7 +52,11 @@ static enum mla_status share(struct mla_client *client, const struct shared *mem
 
 static int push(const struct shared *memory)
 {
-    return failed(cu.cuMemcpyHtoD(memory->device, memory->host.addr, memory->host.size), "cuMemcpyHtoD");
+    if (FAILED(cuMemcpyHtoD(memory->device, memory->host.addr, memory->host.size)))
+        return -1;
+    /* A small copy from pageable memory may still be under way when the call returns; the daemon is on no stream that
+     * waits for it. */
+    return failed(cu.cuCtxSynchronize(), "cuCtxSynchronize");
 }
 
 static int pull(const struct shared *memory)

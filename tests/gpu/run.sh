@@ -207,9 +207,10 @@ section_backend() {
 
 # Bounds on time are part of these: one at a time.
 daemon_suites() { # label
-  local suite
+  local pattern='^(client_cuda|gpu_)' suite
+  [ "$quick" -eq 0 ] || pattern='^(client_cuda_words|gpu_workers|gpu_memory)$'
   beside=1
-  for suite in $(suites mlad-tests '^(client_cuda|gpu_)'); do start "$1" 120 "$dir/mlad-tests" "$suite"; done
+  for suite in $(suites mlad-tests "$pattern"); do start "$1" 150 "$dir/mlad-tests" "$suite"; done
   finish
 }
 

@@ -65,7 +65,7 @@ START_TEST(files)
     bad_file("[daemon]\nsocket_mode = 7777\n", 2, "daemon.socket_mode must be 0 to 777");
     bad_file("[daemon]\nnonsense = 1\n", 2, "unknown key daemon.nonsense");
     bad_file("[nothing]\nsocket = /x\n", 2, "unknown key nothing.socket");
-    bad_file("socket = /x\n", 1, "unknown key .socket");
+    bad_file("socket = /x\n", 1, "\"socket\" stands before any [section]");
     bad_file("[daemon]\nlog_level = info\nthis is not a pair\n", 3, "");
     bad_file("[daemon]\nsocket =\n", 2, "daemon.socket must have 1 to 107 characters");
     /* The first fault is the one that is told. */
@@ -86,22 +86,26 @@ START_TEST(values_of_keys)
     ck_assert_int_eq(MLAD("--config", "/dev/null", "--socket", "run/socket", "--check-config"), 1);
     says("daemon.socket must be a path that begins with / or .");
     ck_assert_int_eq(MLAD("--config", "/dev/null", "--set", "limits.max_regions=0", "--check-config"), 2);
-    says("limits.max_regions must be 1 to");
+    says("mlad: --set: limits.max_regions must be 1 to");
     ck_assert_int_eq(MLAD("--config", "/dev/null", "--set", "limits.max_regions", "--check-config"), 2);
     says("\"limits.max_regions\" is not section.key=value");
     ck_assert_int_eq(MLAD("--config", "/dev/null", "--set", "limits.no=1", "--check-config"), 2);
-    says("unknown key limits.no");
+    says("mlad: --set: unknown key limits.no");
     ck_assert_int_eq(MLAD("--config", "/dev/null", "--set", "", "--check-config"), 2);
     static char long_path[400];
     memset(long_path, 'x', sizeof(long_path) - 1);
     long_path[0] = '/';
     ck_assert_int_eq(MLAD("--config", "/dev/null", "--socket", long_path, "--check-config"), 2);
+    says("mlad: --socket: the value is too long");
+    ck_assert_int_eq(MLAD("--config", "/dev/null", "--backend", "abacus", "--check-config"), 1);
+    says("daemon.backend: this build has no backend \"abacus\"; it has cpu");
 }
 END_TEST
 
 START_TEST(command_line)
 {
     ck_assert_int_eq(MLAD("--nonsense"), 2);
+    ck_assert_msg(strncmp(out, "mlad: unrecognized option", 25) == 0, "%s", out);
     says("usage: mlad");
     ck_assert_int_eq(MLAD("surplus"), 2);
     says("unexpected argument \"surplus\"");
@@ -147,14 +151,15 @@ START_TEST(cannot_start)
     char dir[] = "/tmp/mlad-dir-XXXXXX", name[64], missing[96];
     ck_assert_ptr_nonnull(mkdtemp(dir));
     ck_assert_int_eq(MLAD("--config", "/dev/null", "--socket", "/tmp/x", "--backend", "abacus"), 1);
-    says("what=backend");
-    says("no backend \\\"abacus\\\"");
+    says("no backend \"abacus\"");
     snprintf(missing, sizeof(missing), "%s/missing/socket", dir);
     ck_assert_int_eq(MLAD("--config", "/dev/null", "--socket", missing), 1);
-    says("what=socket");
+    says("what=socket status=NOT_FOUND field=daemon.socket");
+    says("no such folder");
     says(missing);
     snprintf(name, sizeof(name), "%s/socket", dir);
     ck_assert_int_eq(MLAD("--config", "/dev/null", "--socket", name, "--set", "daemon.socket_group=no-such-group"), 1);
+    says("field=daemon.socket_group");
     says("there is no group no-such-group");
     ck_assert_int_ne(access(name, F_OK), 0);
     /* A file in its place stays what it is. */

@@ -191,7 +191,7 @@ START_TEST(d3_unregister_while_read)
     unsigned maps;
     daemon_mapped_bytes(&d, "memfd:", &maps);
     mla_request_id request = worker_job_submit(&job);
-    WAIT_FOR(running(client) == 1, 1000);
+    WAIT_FOR(running(client) == 1, 10000);
     /* All of these are asked for while the batch reads what they are about; none may be answered yet. */
     worker_expect(client, mla_region_unregister(client, pool.region, WORKER_TIMEOUT_US), MLA_BUSY); /* its cache */
     worker_expect(client, mla_cache_drop(client, pool.cache, 0), MLA_PENDING);

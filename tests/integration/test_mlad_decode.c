@@ -79,6 +79,46 @@ START_TEST(tensors_leave_their_region)
 }
 END_TEST
 
+/* Terms beyond 63 bits, of which only the sum lies in the region: the first sequence has no tokens. */
+START_TEST(offsets_and_strides_that_cancel_out)
+{
+    setup();
+    static const uint32_t q_len[2] = {0, GROUND_Q_LEN}, kv_len[2] = {GROUND_KV_LEN, GROUND_KV_LEN},
+                          pages[2 * GROUND_PAGES] = {0, 1, 2, 3, 0, 1, 2, 3};
+    mla_message_init(&m, MLA_MSG_PUT_TABLE_SET);
+    m.put_table_set = (struct mla_put_table_set_request){.id = 42,
+                                                         .q_len = q_len,
+                                                         .n_q_len = 2,
+                                                         .kv_len_max = kv_len,
+                                                         .n_kv_len_max = 2,
+                                                         .pages = pages,
+                                                         .n_pages = 2 * GROUND_PAGES,
+                                                         .tokens_per_entry = 64};
+    raw_expect(&g.r, &m, MLA_OK, NULL);
+    ground_decode(&g, &m);
+    q->table_set = 42;
+    struct mla_tensor *tensors[] = {&q->q, &q->o, &q->lse};
+    for (unsigned i = 0; i < 3; i++) { /* the second token lies before the first */
+        tensors[i]->compact = false;
+        tensors[i]->offset += (UINT64_C(1) << 63) + (uint64_t)tensors[i]->token_stride;
+        tensors[i]->seq_stride = INT64_MIN;
+        tensors[i]->token_stride = -tensors[i]->token_stride;
+    }
+    memset(g.io + GROUND_O, 0xa5, O_BYTES);
+    raw_expect(&g.r, &m, MLA_OK, NULL);
+    const float *o = (const float *)(const void *)(g.io + GROUND_O),
+                *lse = (const float *)(const void *)(g.io + GROUND_LSE);
+    for (unsigned row = 0; row < O_ROWS; row++) {
+        ck_assert_double_eq_tol(o[row * 512], 1, 1e-5);
+        ck_assert_double_eq_tol(lse[row], log(GROUND_KV_LEN - row / GROUND_HEADS), 1e-4);
+    }
+    REFUSED((q->table_set = 42, q->o.compact = false, q->o.offset = UINT64_C(1) << 63, q->o.seq_stride = INT64_MIN + 16,
+             q->o.token_stride = -q->o.token_stride),
+            MLA_OUT_OF_BOUNDS, "o.offset");
+    teardown();
+}
+END_TEST
+
 START_TEST(references_leave_their_region)
 {
     setup();
@@ -256,6 +296,9 @@ START_TEST(faults_in_the_answer_and_in_status_words)
     raw_expect(&g.r, &m, MLA_PARTIAL, NULL);
     const struct mla_decode_reply *reply = &g.r.message.decode_reply;
     ck_assert_uint_eq(reply->status.value, 2);
+    ck_assert_uint_eq(reply->status.index, 0);
+    ck_assert_str_eq(reply->status.text,
+                     "2 faulted, the first is sequence 0: PAGE_OUT_OF_RANGE, index 1; all others are complete");
     ck_assert_uint_eq(reply->n_faults, 2);
     ck_assert_uint_eq(reply->faults[0].sequence, 0);
     ck_assert_int_eq(reply->faults[0].code, MLA_PAGE_OUT_OF_RANGE);
@@ -328,6 +371,7 @@ MLA_SUITE(mlad_decode)
 {
     TCase *tc = mla_tcase(suite, "decode");
     tcase_add_test(tc, tensors_leave_their_region);
+    tcase_add_test(tc, offsets_and_strides_that_cancel_out);
     tcase_add_test(tc, references_leave_their_region);
     tcase_add_test(tc, overlaps);
     tcase_add_test(tc, objects_that_do_not_fit);

@@ -58,7 +58,7 @@ START_TEST(d4_health_while_the_backend_is_busy)
     raw_open(&raw, d.socket);
     mla_message_init(&health, MLA_MSG_HEALTH);
     mla_request_id request = worker_job_submit(&busy);
-    WAIT_FOR(running() == 1, 1000);
+    WAIT_FOR(running() == 1, 10000);
     for (unsigned i = 0; i < PINGS; i++) {
         uint64_t start = test_now_us();
         const struct mla_message *m = raw_call(&raw, &health);
@@ -145,7 +145,7 @@ START_TEST(d20_buffers_used_again)
     busy.args.deadline_us = cancel ? 0 : 60000;
     uint64_t start = test_now_us();
     mla_request_id request = worker_job_submit(&busy);
-    WAIT_FOR(running() == 1, 1000);
+    WAIT_FOR(running() == 1, 10000);
     if (cancel)
         worker_ok(client, mla_cancel(client, request));
     worker_job_wait(&busy, request, cancel ? MLA_CANCELLED : MLA_LATE);
@@ -176,7 +176,7 @@ START_TEST(not_launched_at_all)
         worker_job_new(client, &queued[i], pool.cache, pool.memory.addr, 8,
                        &(struct worker_shape){.heads = 64, .q_len = {2}, .kv_len = {300 + i}, .seed = i});
     mla_request_id request = worker_job_submit(&busy);
-    WAIT_FOR(running() == 1, 1000);
+    WAIT_FOR(running() == 1, 10000);
     queued[1].args.deadline_us = 50000;
     for (unsigned i = 0; i < 3; i++)
         requests[i] = worker_job_submit(&queued[i]);
@@ -208,7 +208,7 @@ START_TEST(beside_a_long_batch)
     ck_assert_int_eq(mla_memory_create(4096, 0, &memory), MLA_OK);
     worker_ok(client, mla_memory_register(client, &memory, MLA_ACCESS_READ, "idle", WORKER_TIMEOUT_US, &region));
     mla_request_id request = worker_job_submit(&busy);
-    WAIT_FOR(running() == 1, 1000);
+    WAIT_FOR(running() == 1, 10000);
     worker_expect(client, mla_region_unregister(client, region, 0), MLA_PENDING);
     job.args.deadline_us = 50000;
     mla_request_id waiting = worker_job_submit(&job);

@@ -99,7 +99,8 @@ START_TEST(bad_settings)
     ck_assert_int_eq(listen_open(&sock, path, 0660, NULL, &err), MLA_TOO_LARGE);
     ck_assert_uint_eq(err.value, 108);
     ck_assert_uint_eq(err.limit, 107);
-    ck_assert_int_eq(listen_open(&sock, "/nonexistent/dir/socket", 0660, NULL, &err), MLA_INTERNAL);
+    ck_assert_int_eq(listen_open(&sock, "/nonexistent/dir/socket", 0660, NULL, &err), MLA_NOT_FOUND);
+    ck_assert_ptr_nonnull(strstr(err.text, "no such folder"));
     ck_assert_ptr_nonnull(strstr(err.text, "/nonexistent/dir/socket"));
 }
 END_TEST

@@ -152,6 +152,9 @@ static void push(struct block *b, uint64_t offset, uint64_t end)
             return;
         at = (off_t)stop;
     }
+    /* A small copy from pageable memory may still be under way when the call returns; the daemon is on no stream that
+     * waits for it. */
+    OK(cuCtxSynchronize);
 }
 
 static void drop(struct block *b)

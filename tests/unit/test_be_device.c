@@ -171,9 +171,11 @@ static struct dc *batch_of(struct rig *rig, uint32_t kv_len)
     return c;
 }
 
-/* While a batch runs, words are seen and watches set; what ends memory, or comes behind its done words, waits. */
+/* While a batch runs, words are seen and watches set; what ends memory, or comes behind its done words, waits. More
+ * requests wait than the ring holds. */
 START_TEST(beside_a_batch)
 {
+    enum { MANY = 3000 };
     struct rig rig = open_cpu();
     struct dc *c = batch_of(&rig, 400000); /* a second or more: the test may be slow itself */
     uint64_t early = 0, late = 0, done[2] = {0, 0};
@@ -195,6 +197,13 @@ START_TEST(beside_a_batch)
     rig_submit(&rig, &w_early);
     dc_launch(c);
     rig_submit(&rig, &end); /* waits, and nothing waits behind it */
+    struct be_region unmapped = {0};
+    struct ticket *many = calloc(MANY, sizeof *many);
+    ck_assert_ptr_nonnull(many);
+    for (int i = 0; i < MANY; i++) {
+        many[i] = (struct ticket){.request = {.op = BE_UNMAP, .region = &unmapped}};
+        rig_submit(&rig, &many[i]);
+    }
     rig_submit(&rig, &w_late);
     rig_submit(&rig, &apart);
     while (c->ticket.submitted_at == 0)
@@ -212,6 +221,11 @@ START_TEST(beside_a_batch)
     ck_assert_uint_eq(__atomic_load_n(&done[1], __ATOMIC_ACQUIRE), 8);
     rig_wait(&rig, &end);
     ck_assert_uint_gt(end.ended_at, c->ticket.ended_at);
+    for (int i = 0; i < MANY; i++) {
+        rig_wait(&rig, &many[i]);
+        ck_assert_uint_gt(many[i].ended_at, i == 0 ? end.ended_at : many[i - 1].ended_at);
+    }
+    free(many);
     ck_assert_uint_gt(c->batch.ended_ns, c->batch.started_ns);
     munmap(mem.host, mem.bytes);
     dc_free(c);

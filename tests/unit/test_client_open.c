@@ -83,12 +83,14 @@ START_TEST(open_without_a_daemon)
 }
 END_TEST
 
+static char late_path[64];
+
 static void *start_late(void *arg)
 {
     struct fake **f = arg;
     struct fake *other = fake_start(NULL, NULL);
     usleep(50000);
-    ck_assert_int_eq(rename(other->path, "/tmp/mla-client-late"), 0);
+    ck_assert_int_eq(rename(other->path, late_path), 0);
     *f = other;
     return NULL;
 }
@@ -100,15 +102,15 @@ START_TEST(open_waits_for_the_daemon)
     struct fake *f = NULL;
     pthread_t t;
     mla_options_init(&o);
-    unlink("/tmp/mla-client-late");
-    o.socket_path = "/tmp/mla-client-late";
+    snprintf(late_path, sizeof(late_path), "/tmp/mla-client-late-%d", (int)getpid());
+    o.socket_path = late_path;
     o.flags = MLA_OPEN_WAIT;
     o.timeout_us = LONG_US;
     pthread_create(&t, NULL, start_late, &f);
     ck_assert_int_eq(mla_open(&o, &c, NULL), MLA_OK);
     pthread_join(t, NULL);
     mla_close(c);
-    unlink("/tmp/mla-client-late");
+    unlink(late_path);
     fake_stop(f);
 }
 END_TEST

@@ -163,6 +163,7 @@ START_TEST(decode_ranges)
     taken(DECODE_WITH(heads, 1));
     taken(DECODE_WITH(heads, 128));
     refused(DECODE_WITH(heads, 129), bad, "heads", 0, 129, 128);
+    ck_assert_str_eq(err.text, "heads is 129, above its largest value 128");
     refused(DECODE_WITH(out_type, 0), bad, "out_type", 0, 0, 3);
     refused(DECODE_WITH(out_type, 4), bad, "out_type", 0, 4, 3);
     refused(DECODE_WITH(mask, 4), bad, "mask", 0, 4, 3);
@@ -171,6 +172,7 @@ START_TEST(decode_ranges)
 
     refused(DECODE_WITH(q.offset, 8), MLA_MISALIGNED, "q.offset", 0, 8, 16);
     refused(DECODE_WITH(q.head_stride, -8), MLA_MISALIGNED, "q.head_stride", 0, (uint64_t)-8, 16);
+    ck_assert_str_eq(err.text, "q.head_stride is -8, not a multiple of 16");
     refused(DECODE_WITH(o.token_stride, 17), MLA_MISALIGNED, "o.token_stride", 0, 17, 16);
     mla_sample_full(MLA_MSG_DECODE, &m);
     m.decode.lse.head_stride = 4;

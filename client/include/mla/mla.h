@@ -476,7 +476,9 @@ MLA_API enum mla_status mla_tables_drop(struct mla_client *client, mla_tables_id
 /* ---- decode ---- */
 
 /* A strided tensor [sequence][token][head][element] in a region. Strides in bytes, multiples of 16 (LSE: of 4).
- * compact: sequences follow each other without gaps and seq_stride is ignored. */
+ * compact: sequences follow each other without gaps and seq_stride is ignored. Rows of an output may not share bytes
+ * (OVERLAP); those of an input may, so a stride that was left 0 is no error: every token, or head, then reads the same
+ * row. */
 struct mla_view {
     mla_region_id region; /* 0: absent */
     uint64_t offset;

@@ -73,7 +73,7 @@ static bool share_words(const struct mla_abi_job *job, const struct be_request *
 static bool abort_is_apart(const struct cpu_device *d, const struct be_batch *batch, const struct be_request *request)
 {
     for (size_t i = 0; i < d->n_held; i++)
-        if (d->held[i]->op == BE_LAUNCH)
+        if (d->held[d->held_at + i]->op == BE_LAUNCH)
             return false;
     for (uint32_t i = 0; i < batch->n_done; i++)
         if (batch->done[i].word == request->abort.word)
@@ -90,6 +90,26 @@ static bool beside_a_batch(const struct cpu_device *d, const struct be_batch *ba
 {
     return request->op == BE_MAP || request->op == BE_WATCH || request->op == BE_UNWATCH ||
            (request->op == BE_ABORT && abort_is_apart(d, batch, request));
+}
+
+/* Room for one more held request, however many: what may run beside a batch must not wait behind them. False without
+ * memory: the ring keeps its requests until the batch has ended. */
+static bool room_to_hold(struct cpu_device *d)
+{
+    if (d->held_at + d->n_held < d->cap_held)
+        return true;
+    if (d->held_at > d->n_held) {
+        memmove(d->held, d->held + d->held_at, d->n_held * sizeof *d->held);
+        d->held_at = 0;
+        return true;
+    }
+    size_t cap = d->cap_held ? 2 * d->cap_held : 64;
+    struct be_request **grown = realloc(d->held, cap * sizeof *grown);
+    if (!grown)
+        return false;
+    d->held = grown;
+    d->cap_held = cap;
+    return true;
 }
 
 static void run_small(struct cpu_device *d, struct be_request *request)
@@ -123,11 +143,11 @@ static void run_on_pool(struct cpu_device *d, struct cpu_launch *launch, cpu_poo
     while (!cpu_pool_ended(&d->pool)) {
         be_port_beat(&d->port);
         struct be_request *request;
-        if (d->n_held < BE_PORT_RECORDS && be_port_take(&d->port, &request)) {
+        if (room_to_hold(d) && be_port_take(&d->port, &request)) {
             if (beside_a_batch(d, launch->batch, request))
                 run_small(d, request);
             else
-                d->held[d->n_held++] = request;
+                d->held[d->held_at + d->n_held++] = request;
             continue;
         }
         poll_words(d);
@@ -161,8 +181,9 @@ static void run_batch(struct cpu_device *d, struct be_request *request)
 static bool take(struct cpu_device *d, struct be_request **request)
 {
     if (d->n_held > 0) {
-        *request = d->held[0];
-        memmove(&d->held[0], &d->held[1], --d->n_held * sizeof(d->held[0]));
+        *request = d->held[d->held_at++];
+        if (--d->n_held == 0)
+            d->held_at = 0;
         return true;
     }
     return be_port_take(&d->port, request);
@@ -254,4 +275,5 @@ void cpu_device_close(struct cpu_device *d)
     be_port_close(&d->port);
     be_watches_free(&d->watches);
     free(d->scratch);
+    free(d->held);
 }

@@ -24,8 +24,10 @@ struct cpu_device {
     uint64_t workspace_bytes;
 
     /* device thread only */
-    struct be_request *held[BE_PORT_RECORDS]; /* taken from the ring in this order, wait for the batch that runs */
+    struct be_request **held; /* [held_at, held_at + n_held): taken from the ring in this order, wait for the batch */
+    size_t held_at;
     size_t n_held;
+    size_t cap_held;
     struct be_watches watches;
 };
 

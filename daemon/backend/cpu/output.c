@@ -9,12 +9,13 @@
 void *cpu_tensor_row(const struct mla_abi_tensor *tensor, uint32_t seq_of_job, uint32_t first_token, uint32_t token,
                      uint32_t head)
 {
-    int64_t offset = (int64_t)head * tensor->head_stride;
+    /* Modulo 2^64: of strides that were checked only the sum is sure to fit (a first sequence may be empty). */
+    uint64_t offset = head * (uint64_t)tensor->head_stride;
     if (tensor->compact)
-        offset += ((int64_t)first_token + token) * tensor->token_stride;
+        offset += ((uint64_t)first_token + token) * (uint64_t)tensor->token_stride;
     else
-        offset += (int64_t)seq_of_job * tensor->seq_stride + (int64_t)token * tensor->token_stride;
-    return (void *)(uintptr_t)(tensor->base + (uint64_t)offset);
+        offset += seq_of_job * (uint64_t)tensor->seq_stride + token * (uint64_t)tensor->token_stride;
+    return (void *)(uintptr_t)(tensor->base + offset);
 }
 
 void cpu_output_row(const struct mla_abi_job *job, const struct mla_abi_seq *seq, uint32_t seq_of_job, uint32_t row,

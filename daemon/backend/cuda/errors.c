@@ -37,6 +37,16 @@ bool cu_sticky(CUresult result)
     }
 }
 
+/* Whether the context is gone. A worker's junk handle or descriptor can make a call fail with a result that a broken
+ * context gives too (CUDA_ERROR_UNKNOWN, CUDA_ERROR_INVALID_CONTEXT); only the broken one goes on failing. */
+static bool context_is_lost(struct backend *be, CUresult result)
+{
+    if (!cu_sticky(result))
+        return false;
+    CUresult now = be->cu.cuStreamQuery(be->stream);
+    return now != CUDA_SUCCESS && now != CUDA_ERROR_NOT_READY;
+}
+
 void cu_lose(struct backend *be, CUresult result, const char *what)
 {
     if (be->lost)
@@ -53,7 +63,7 @@ bool cu_ok(struct backend *be, CUresult result, const char *what)
 {
     if (result == CUDA_SUCCESS)
         return true;
-    if (cu_sticky(result))
+    if (context_is_lost(be, result))
         cu_lose(be, result, what);
     return false;
 }
@@ -61,7 +71,7 @@ bool cu_ok(struct backend *be, CUresult result, const char *what)
 int cu_refuse(struct backend *be, struct mla_error *err, CUresult result, const char *what, enum mla_status code,
               const char *field, const char *text)
 {
-    if (cu_sticky(result)) {
+    if (context_is_lost(be, result)) {
         cu_lose(be, result, what);
         *err = be->lost_error;
         return MLA_DEVICE_LOST;

@@ -8,8 +8,8 @@
  * the stream has written the slot's completion word; unmaps and plain aborts, which are carried out when everything
  * before them has ended. One stream, so that batches run and end in order and share one workspace.
  *
- * A sticky error (cu_sticky) latches the backend as lost: BE_FATAL is reported once and the driver is not called again,
- * not even to free anything; the process is expected to end.
+ * A sticky error (cu_sticky, confirmed by the stream) latches the backend as lost: BE_FATAL is reported once and the
+ * driver is not called again, not even to free anything; the process is expected to end.
  */
 #ifndef MLA_DAEMON_BACKEND_CUDA_GPU_H
 #define MLA_DAEMON_BACKEND_CUDA_GPU_H
