@@ -72,7 +72,6 @@ __device__ __forceinline__ void resolve_pages(const Sequence &s, uint32_t *ids)
 {
     uint32_t per_entry = s.job.pages_per_entry;
     uint32_t entries = (s.pages + per_entry - 1) / per_entry;
-    uint32_t bound = s.job.num_pages / per_entry;
     constexpr uint32_t at_once = 4; /* tables may be in host memory, far away */
     for (uint32_t first = threadIdx.x; first < entries; first += at_once * kPrepareThreads) {
         uint32_t entry[at_once];
@@ -86,10 +85,12 @@ __device__ __forceinline__ void resolve_pages(const Sequence &s, uint32_t *ids)
             uint32_t e = first + i * kPrepareThreads;
             if (e >= entries)
                 break;
-            bool good = entry[i] < bound;
+            /* Good when the pages that it is needed for exist: the last entry of a cache may name fewer. */
+            uint32_t needed = min(per_entry, s.pages - e * per_entry);
+            bool good = static_cast<uint64_t>(entry[i]) * per_entry + needed <= s.job.num_pages;
             if (!good)
                 report(s.job, s.of_job, kPageOutOfRange, e);
-            for (uint32_t k = 0; k < per_entry && e * per_entry + k < s.pages; k++)
+            for (uint32_t k = 0; k < needed; k++)
                 ids[e * per_entry + k] = good ? entry[i] * per_entry + k : page_beyond(s.job);
         }
     }
