@@ -28,7 +28,8 @@ static enum mla_status batch_open(struct mla_client *c, const struct mla_region_
     b->n_opened = 0;
     for (size_t i = 0; i < b->n; i++) {
         const struct mla_vmm_part *part = &d->parts[first + i];
-        b->parts[i] = (struct mla_region_part){.offset = part->offset, .size = part->bytes};
+        b->parts[i] = (struct mla_region_part){
+            .offset = part->offset, .size = part->bytes, .allocation_size = part->allocation_bytes};
         b->fds[i] = d->open_part ? d->open_part(d->open_user, first + i) : part->fd;
         if (b->fds[i] < 0) {
             int why = d->open_part ? -b->fds[i] : EBADF;

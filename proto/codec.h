@@ -102,6 +102,7 @@ struct mla_cache_gone_notice {
 struct mla_region_part {
     uint64_t offset;
     uint64_t size;
+    uint64_t allocation_size; /* 0: not said */
 };
 
 struct mla_register_region_request {

@@ -10,6 +10,7 @@
 static const struct mla_field region_part_fields[] = {
     MLA_X(offset, 0, .multiple = MLA_ALIGN_BYTES),
     MLA_X(size, MLA_F_REQUIRED, .min = 1),
+    MLA_X(allocation_size, 0),
 };
 #undef T
 static int region_part_check(void *plain, uint32_t seen, const char *const *names, struct mla_error *err)
@@ -19,6 +20,9 @@ static int region_part_check(void *plain, uint32_t seen, const char *const *name
     const struct mla_region_part *p = plain;
     if (p->size > UINT64_MAX - p->offset)
         return mla_refuse(err, MLA_OUT_OF_BOUNDS, "size", 0, p->size, UINT64_MAX - p->offset, "and offset pass 2^64");
+    if (p->allocation_size > 0 && p->allocation_size < p->offset + p->size)
+        return mla_refuse(err, MLA_OUT_OF_BOUNDS, "allocation_size", 0, p->allocation_size, p->offset + p->size,
+                          "is less than offset + size");
     return 0;
 }
 static MLA_BODY_OF(region_part, region_part_check);

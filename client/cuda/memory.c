@@ -103,7 +103,8 @@ static CUresult mapping_at(const struct cuda_driver *cu, CUdeviceptr at, CUdevic
     return cu->cuMemGetAddressRange(base, bytes, at);
 }
 
-static enum mla_status add_part(struct mlacu_memory *m, CUdeviceptr at, uint64_t offset, uint64_t bytes)
+static enum mla_status add_part(struct mlacu_memory *m, CUdeviceptr at, uint64_t offset, uint64_t bytes,
+                                uint64_t mapped)
 {
     if (m->n_parts == PARTS_MAX)
         return mlacu_fail(MLA_TOO_LARGE, "bytes", "the range covers more than %u allocations; register several regions",
@@ -119,7 +120,8 @@ static enum mla_status add_part(struct mlacu_memory *m, CUdeviceptr at, uint64_t
         m->addresses = addresses;
     }
     m->addresses[m->n_parts] = at;
-    m->parts[m->n_parts++] = (struct mla_vmm_part){.fd = -1, .offset = offset, .bytes = bytes};
+    m->parts[m->n_parts++] =
+        (struct mla_vmm_part){.fd = -1, .offset = offset, .bytes = bytes, .allocation_bytes = mapped};
     return MLA_OK;
 }
 
@@ -143,7 +145,7 @@ static enum mla_status find_parts(const struct cuda_driver *cu, CUdeviceptr addr
             return mlacu_fail(MLA_WRONG_DEVICE, "address", "the range lies on several GPUs");
         first = ordinal;
         uint64_t part = mapped - (at - base) < bytes - done ? mapped - (at - base) : bytes - done;
-        enum mla_status status = add_part(out, at, at - base, part);
+        enum mla_status status = add_part(out, at, at - base, part, mapped);
         if (status != MLA_OK)
             return status;
         done += part;

@@ -64,7 +64,8 @@ int region_add_parts(struct app_region *region, const struct net_request *reques
         region->parts_cap = 2 * total;
     }
     for (size_t i = 0; i < n_parts; i++) {
-        region->parts[region->n_parts++] = (struct be_part){request->fds[i], parts[i].offset, parts[i].size};
+        region->parts[region->n_parts++] =
+            (struct be_part){request->fds[i], parts[i].offset, parts[i].size, parts[i].allocation_size};
         request->fds[i] = -1;
     }
     return 0;

@@ -52,6 +52,7 @@ struct be_part {
     int fd;
     uint64_t offset;
     uint64_t size;
+    uint64_t allocation_size; /* which can only be mapped as a whole; 0: offset + size, rounded up */
 };
 
 /* Registered memory. The caller fills the first part; the backend the second, when mapped. */

@@ -253,7 +253,7 @@ examples() { # label
 section_examples() { examples examples; }
 
 section_sanitizer() {
-  local tool program=
+  local tool variant program=
   for program in compute-sanitizer /usr/local/cuda/bin/compute-sanitizer; do
     command -v "$program" >/dev/null && break
     program=
@@ -262,10 +262,12 @@ section_sanitizer() {
     skip sanitizer "compute-sanitizer is not there"
     return
   fi
-  beside=4
-  for tool in memcheck racecheck initcheck synccheck; do
-    CK_FORK=no start "sanitizer $tool" 150 "$program" --tool "$tool" --error-exitcode 9 --target-processes application-only \
-      "$dir/gpu_kernels" sanitizer
+  beside=2
+  for variant in generic-sm_90a sm90; do
+    for tool in memcheck racecheck initcheck synccheck; do
+      MLA_TEST_VARIANT=$variant CK_FORK=no start "sanitizer $tool $variant" 100 "$program" --tool "$tool" \
+        --error-exitcode 9 --launch-timeout 60 "$dir/gpu_kernels" sanitizer
+    done
   done
   finish
 }

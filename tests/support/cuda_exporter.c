@@ -115,7 +115,7 @@ static bool take_vmm(struct block *b, size_t n_parts, struct exported *out, int 
         if (!OK(cuMemMap, b->base + at, size, 0, b->handles[i], 0) ||
             !OK(cuMemExportToShareableHandle, &fds[i], b->handles[i], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
             return false;
-        out->parts[i] = (struct be_part){-1, i == 0 ? out->offset : 0, i == 0 ? size - out->offset : size};
+        out->parts[i] = (struct be_part){-1, i == 0 ? out->offset : 0, i == 0 ? size - out->offset : size, 0};
         at += size;
     }
     b->address = b->base + out->offset;

@@ -18,7 +18,8 @@ const size_t mla_n_all_types = sizeof(mla_all_types) / sizeof(mla_all_types[0]);
 #define ARRAY(x, array) .x = (array), .n_##x = N(array)
 
 static const uint8_t ipc[MLA_CUDA_IPC_BYTES] = {0, 1, 2, 0xff, 0x80};
-static const struct mla_region_part parts[] = {{.offset = 4096, .size = 2 << 20}, {.offset = 0, .size = 1}};
+static const struct mla_region_part parts[] = {{.offset = 4096, .size = 2 << 20, .allocation_size = 4 << 20},
+                                               {.offset = 0, .size = 1}};
 static const uint64_t planes[] = {0, 16, 1ull << 40};
 static const uint32_t gids[] = {0, 1000, UINT32_MAX};
 static const uint32_t q_len[] = {8, 0, 1};

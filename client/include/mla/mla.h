@@ -287,6 +287,8 @@ struct mla_vmm_part {
     int fd; /* stays the caller's, as mla_region_desc.fd */
     uint64_t offset;
     uint64_t bytes;
+    uint64_t allocation_bytes; /* of the whole allocation, which can only be mapped as such; 0: offset + bytes, rounded
+                                  up to the GPU's granularity */
 };
 
 /* libmla-cuda (mla/cuda.h) fills in the CUDA kinds from a device pointer. */

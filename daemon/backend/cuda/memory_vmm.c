@@ -17,11 +17,12 @@ static int refuse_part(struct mla_error *err, enum mla_status code, const char *
     return (int)code;
 }
 
-/* Bytes of the allocation that are mapped for a part: from its beginning, since the driver maps no other way. */
-static uint64_t span(const struct be_part *part, uint64_t granularity, bool last)
+/* Bytes that are mapped for a part: the whole allocation, since the driver maps no other way (a smaller range is
+ * CUDA_ERROR_NOT_SUPPORTED). */
+static uint64_t span(const struct be_part *part, uint64_t granularity)
 {
-    uint64_t end = part->offset + part->size;
-    return last ? (end + granularity - 1) / granularity * granularity : end;
+    uint64_t end = part->allocation_size > 0 ? part->allocation_size : part->offset + part->size;
+    return (end + granularity - 1) / granularity * granularity;
 }
 
 static int check_parts(const struct be_region *region, uint64_t granularity, size_t *total, struct mla_error *err)
@@ -39,11 +40,15 @@ static int check_parts(const struct be_region *region, uint64_t granularity, siz
         if (i > 0 && part->offset != 0)
             return refuse_part(err, MLA_INVALID_ARGUMENT, "parts.offset", i, part->offset, 0,
                                "only the first part of a region may begin inside its allocation; register two regions");
-        if (!last && end % granularity != 0)
+        if (part->allocation_size > (UINT64_C(1) << 48) || (part->allocation_size > 0 && part->allocation_size < end))
+            return refuse_part(err, MLA_OUT_OF_BOUNDS, "parts.allocation_size", i, part->allocation_size, end,
+                               "the allocation must hold offset + size");
+        if (!last && (end % granularity != 0 || span(part, granularity) != end))
             return refuse_part(err, MLA_MISALIGNED, "parts.size", i, end, granularity,
-                               "a part that another one follows ends at a multiple of the device's granularity");
+                               "a part that another one follows ends where its allocation does, at a multiple of the "
+                               "device's granularity");
         declared += part->size;
-        sum += span(part, granularity, last);
+        sum += span(part, granularity);
     }
     if (region->n_parts == 0 || declared != region->size)
         return refuse_part(err, MLA_INVALID_ARGUMENT, "parts", region->n_parts, declared, region->size,
@@ -102,7 +107,7 @@ static int map_part(struct backend *be, const struct be_region *region, size_t i
         return rc;
     }
     int rc = check_allocation(be, handle, index, granularity, err);
-    size_t bytes = (size_t)span(part, granularity, index + 1 == region->n_parts);
+    size_t bytes = (size_t)span(part, granularity);
     if (rc == 0) {
         r = be->cu.cuMemMap(m->va + m->mapped_bytes, bytes, 0, handle, 0);
         if (r == CUDA_SUCCESS) {
@@ -110,7 +115,8 @@ static int map_part(struct backend *be, const struct be_region *region, size_t i
             m->part_bytes[m->n_mapped++] = bytes;
         } else {
             rc = cu_refuse(be, err, r, "cuMemMap", MLA_OUT_OF_BOUNDS, "parts.size",
-                           "the allocation cannot be mapped as declared: offset + size must lie inside it");
+                           "the allocation cannot be mapped as declared: offset + size must lie inside it, and "
+                           "allocation_size must be its own");
             err->index = index;
         }
     }

@@ -182,6 +182,8 @@ FAKE_API CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUm
     struct fake_block *block = fake_handle_find(handle);
     bool fine = block && bytes > 0 && bytes <= block->bytes && bytes % FAKE_GRANULE == 0 && offset == 0 && flags == 0 &&
                 address % FAKE_GRANULE == 0 && is_reserved(address, bytes) && !anything_mapped(address, bytes);
+    bool part = fine && bytes < block->bytes; /* the driver maps whole allocations only */
+    fine = fine && !part;
     if (fine) {
         if (fake_block_map(block, (void *)(uintptr_t)address, bytes, PROT_NONE) != 0)
             fake_abort("cuMemMap: %s", strerror(errno));
@@ -190,7 +192,7 @@ FAKE_API CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUm
         FAKE_COUNT(vmm_mappings, 1);
     }
     fake_unlock();
-    return fine ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return fine ? CUDA_SUCCESS : part ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* Whether [address, address + bytes) is whole mappings side by side. */
