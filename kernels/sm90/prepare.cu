@@ -72,6 +72,9 @@ __device__ __forceinline__ void resolve_pages(const Sequence &s, uint32_t *ids)
 {
     uint32_t per_entry = s.job.pages_per_entry;
     uint32_t entries = (s.pages + per_entry - 1) / per_entry;
+    /* An entry is good when the pages that it is needed for exist: of the last one, fewer. */
+    uint32_t bound = s.job.num_pages / per_entry, last = entries == 0 ? 0 : s.pages - (entries - 1) * per_entry;
+    uint32_t last_bound = s.job.num_pages < last ? 0 : (s.job.num_pages - last) / per_entry + 1;
     constexpr uint32_t at_once = 4; /* tables may be in host memory, far away */
     for (uint32_t first = threadIdx.x; first < entries; first += at_once * kPrepareThreads) {
         uint32_t entry[at_once];
@@ -85,12 +88,10 @@ __device__ __forceinline__ void resolve_pages(const Sequence &s, uint32_t *ids)
             uint32_t e = first + i * kPrepareThreads;
             if (e >= entries)
                 break;
-            /* Good when the pages that it is needed for exist: the last entry of a cache may name fewer. */
-            uint32_t needed = min(per_entry, s.pages - e * per_entry);
-            bool good = static_cast<uint64_t>(entry[i]) * per_entry + needed <= s.job.num_pages;
+            bool good = entry[i] < (e + 1 == entries ? last_bound : bound);
             if (!good)
                 report(s.job, s.of_job, kPageOutOfRange, e);
-            for (uint32_t k = 0; k < needed; k++)
+            for (uint32_t k = 0; k < per_entry && e * per_entry + k < s.pages; k++)
                 ids[e * per_entry + k] = good ? entry[i] * per_entry + k : page_beyond(s.job);
         }
     }

@@ -196,9 +196,11 @@ START_TEST(unmapping_memory_in_use_aborts)
     access.location = prop.location;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     OK(cuMemGetAllocationGranularity(&bytes, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
-    OK(cuMemCreate(&handle, 2 * bytes, &prop, 0));
+    OK(cuMemCreate(&handle, 2 * bytes, &prop, 0)); /* only whole allocations are mapped */
+    bytes *= 2;
     OK(cuMemAddressReserve(&p, bytes, 0, 0, 0));
-    OK(cuMemMap(p, bytes, 0, handle, 0)); /* its first half */
+    REFUSED(cuMemMap(p, bytes / 2, 0, handle, 0), CUDA_ERROR_NOT_SUPPORTED);
+    OK(cuMemMap(p, bytes, 0, handle, 0));
     OK(cuMemSetAccess(p, bytes, &access, 1));
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     OK(cuMemsetD8Async(p, 0, bytes, stream));
