@@ -51,7 +51,7 @@ struct mla_abi_job {
     uint64_t kv_len;              /* int32 per sequence, or 0: kv_len_max is the length */
     uint64_t visible;             /* mask VISIBLE: int32 per query token, at first_token(s) + t; else 0 */
     uint64_t status;              /* uint64 per sequence, code << 32 | index, 0 = fine; written by the daemon first */
-    uint64_t user_status;         /* the same, in the caller's memory, or 0; written last, for every sequence */
+    uint64_t user_status;         /* the same, in the caller's memory, or 0; complete when the launch has ended */
     uint32_t row_stride;          /* bytes between the rows of a page */
     uint32_t num_pages;           /* 64-token pages of the plane */
     uint32_t pages_per_entry;     /* table entry e names pages e * pages_per_entry ... */
@@ -110,8 +110,10 @@ struct mla_abi_reduce {
  */
 #define MLA_ABI_PARTIAL_ROW_BYTES (MLA_ABI_V_DIM * 4u + 4u)
 
-/* Some job has a user_status: the reducer is launched even when no tile is split, and in the end copies the status
- * words of all sequences, those without rows too, to where the caller wants them. */
+/* Some job has a user_status: the status words of all its sequences, those with q_len 0 too, are copied there in the
+ * launch. Kernels with a prepare kernel (sm90) do it there, before the decode; others (generic) in the reducer's
+ * launch, which is then made even when no tile is split. Only when the launch has ended may a reader count on all of
+ * them. */
 #define MLA_ABI_LAUNCH_USER_STATUS 1u
 
 /* The one parameter of every kernel, by value. */
