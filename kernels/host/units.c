@@ -31,7 +31,7 @@ static struct more_layout lay_out_more(uint32_t n_items, uint32_t n_jobs, uint32
 {
     struct more_layout l;
     uint64_t at = 0;
-    l.maps = place(&at, n_jobs, 2 * MAP_BYTES, 64);
+    l.maps = place(&at, n_jobs, UINT64_C(2) * MAP_BYTES, 64);
     l.seq_tiles = place(&at, (uint64_t)n_seqs + 1, sizeof(uint32_t), 64);
     l.item_units = place(&at, n_items, sizeof(uint32_t), 64);
     l.seq_pages = place(&at, n_seqs, sizeof(uint32_t), 64);
@@ -58,7 +58,7 @@ static struct scratch_layout lay_out_scratch(uint64_t units, uint64_t pages, uin
 {
     struct scratch_layout l;
     uint64_t at = 0;
-    l.maps = place(&at, n_jobs, 2 * MAP_BYTES, SCRATCH_ALIGN);
+    l.maps = place(&at, n_jobs, UINT64_C(2) * MAP_BYTES, SCRATCH_ALIGN);
     l.units = place(&at, units, sizeof(struct mla_sm90_unit), SCRATCH_ALIGN);
     l.pages = place(&at, pages, sizeof(uint32_t), SCRATCH_ALIGN);
     l.limits = place(&at, tokens, sizeof(uint32_t), SCRATCH_ALIGN);

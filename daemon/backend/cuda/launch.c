@@ -29,8 +29,8 @@ int cu_slots_open(struct backend *be, struct mla_error *err)
         slot->word = (uint64_t *)(void *)at;
         slot->word_device = device + i * SLOT_BYTES;
         slot->status = (uint64_t *)(void *)(at + LINE_BYTES);
-        slot->blob = at + LINE_BYTES + CU_STATUS_WORDS * 8u;
-        slot->blob_device = slot->word_device + LINE_BYTES + CU_STATUS_WORDS * 8u;
+        slot->blob = at + LINE_BYTES + (size_t)CU_STATUS_WORDS * 8u;
+        slot->blob_device = slot->word_device + LINE_BYTES + (size_t)CU_STATUS_WORDS * 8u;
         slot->blob_device_copy = be->slot_device + i * CU_BLOB_BYTES;
         call = "cuEventCreate";
         r = be->cu.cuEventCreate(&slot->started, CU_EVENT_DEFAULT);
@@ -228,7 +228,7 @@ static void begin_abort(struct backend *be, struct cu_slot *slot)
         slot->status[i] = (uint64_t)request->abort.code << 32;
     for (uint32_t s = 0; s < request->abort.n_seqs; s += CU_STATUS_WORDS) {
         uint32_t n = request->abort.n_seqs - s < CU_STATUS_WORDS ? request->abort.n_seqs - s : CU_STATUS_WORDS;
-        CUdeviceptr to = (CUdeviceptr)(request->abort.user_status + s * sizeof(uint64_t));
+        CUdeviceptr to = request->abort.user_status + s * sizeof(uint64_t);
         CUresult r = be->cu.cuMemcpyHtoDAsync(to, slot->status, n * sizeof(uint64_t), be->stream);
         if (!call_ok(be, r, "cuMemcpyHtoDAsync"))
             return;
