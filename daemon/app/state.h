@@ -139,7 +139,6 @@ struct app_table_set {
     uint64_t n_pages;
     uint64_t bytes;       /* charged to the client */
     uint64_t tokens;      /* sum of q_len */
-    uint64_t token_pages; /* sum of q_len * pages of kv_len_max: work of one head */
     uint32_t max_entries; /* that a sequence needs */
     UT_hash_handle hh;
 };

@@ -27,10 +27,8 @@ static int measure(struct app_table_set *set, uint64_t n_pages, struct mla_error
     uint64_t entries = 0;
     for (uint32_t s = 0; s < set->n_seqs; s++) {
         uint32_t needed = (set->kv_len_max[s] + set->tokens_per_entry - 1) / set->tokens_per_entry;
-        uint64_t pages = ((uint64_t)set->kv_len_max[s] + MLA_PAGE_TOKENS - 1) / MLA_PAGE_TOKENS;
         entries += needed;
         set->tokens += set->q_len[s];
-        set->token_pages += set->q_len[s] * pages;
         if (needed > set->max_entries)
             set->max_entries = needed;
         if (n_pages > 0 && set->entries_per_seq > 0 && needed > set->entries_per_seq) {
