@@ -20,6 +20,7 @@ ALLOWED = {
     "kernels/generic": ("kernels/device", "kernels/ptx", "kernels/abi"),
     "kernels/reduce": ("kernels/device", "kernels/ptx", "kernels/abi"),
     "kernels/sm90": ("kernels/device", "kernels/ptx", "kernels/abi"),
+    "kernels/baseline": ("kernels/sm90", "kernels/device", "kernels/ptx", "kernels/host", "kernels/plan", "kernels/abi"),
     "daemon/util": (),
     "daemon/sched": ("kernels/plan", "daemon/util") + VALUES,
     "daemon/net": ("proto", "daemon/util"),
