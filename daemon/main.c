@@ -1,5 +1,6 @@
 /* mlad: command line and configuration; the rest is daemon/app. */
 #include <getopt.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,6 +131,7 @@ int main(int argc, char **argv)
     }
     enum mla_log_level level = MLA_LOG_INFO;
     mla_log_level_parse(config.log_level, &level);
+    signal(SIGPIPE, SIG_IGN); /* whoever reads the log may go */
     mla_log_init();
     mla_log_set_level(level);
     int code = app_run(&config);

@@ -30,10 +30,7 @@ static int other_worker(struct peer *parent, void *arg)
                    &(struct worker_shape){.heads = 32, .q_len = {4}, .kv_len = {400}, .head_step = 3, .seed = 8});
     worker_job_run(&job);
     peer_tell(parent, 'r');
-    for (char word;;) {
-        ck_assert_int_eq(read(parent->in, &word, 1), 1);
-        if (word == 'e')
-            break;
+    for (char word; (word = peer_next(parent)) != 'e';) {
         if (word == 'g') {
             mla_request_id request = worker_job_submit(&job);
             peer_tell(parent, 's');
@@ -274,6 +271,27 @@ static void on_answer(struct mla_client *client, const struct mla_decode_result 
     answers.ok += result->status == MLA_OK;
 }
 
+/* One answered, then the long job alone, seen to run, then the rest behind it: when the daemon is killed, none of the
+ * rest can have been computed, however fast the device is. Submitted together, the long job, which waits for no word,
+ * would run first. */
+static void load_daemon(struct mla_client *client, struct long_job *l, struct worker_job *job)
+{
+    struct mla_client *reader = worker_open(d.socket, "reader");
+    for (unsigned i = 0; i < REQUESTS; i++) {
+        job->args.done_value = i + 1;
+        worker_ok(client,
+                  mla_decode_submit(client, i == 1 ? &l->job.args : &job->args, on_answer, &answers.of[i], NULL));
+        while (i == 0 && answers.ok == 0)
+            worker_ok(client, mla_dispatch(client, WORKER_TIMEOUT_US));
+        if (i == 1) {
+            worker_expect(client, mla_dispatch(client, 0), MLA_PENDING); /* on its way now */
+            WAIT_FOR(gpu_jobs_running(reader) == 1, 1000 * TEST_SLOW);
+        }
+    }
+    worker_expect(client, mla_dispatch(client, 0), MLA_PENDING);
+    mla_close(reader);
+}
+
 static int loaded_worker(struct peer *parent, void *arg)
 {
     struct worker_pool pool;
@@ -288,18 +306,13 @@ static int loaded_worker(struct peer *parent, void *arg)
     uint64_t nonce = mla_server(client)->boot_nonce;
     struct long_job l;
     worker_pool_new(client, &pool, LONG_JOB_PAGES, 3);
-    long_job_new(client, &l, pool.cache, pool.memory.addr, 400);
+    long_job_new(client, &l, pool.cache, pool.memory.addr, 500);
     worker_job_new(client, &job, pool.cache, pool.memory.addr, LONG_JOB_PAGES,
                    &(struct worker_shape){.heads = 16, .q_len = {4}, .kv_len = {400}, .seed = 8, .sync = true});
     worker_ok(client, mla_cuda_sync_attach(client, job.page, &words));
     mla_word_store(mla_sync_word(job.page, 0), 1);
-    for (unsigned i = 0; i < REQUESTS; i++) {
-        job.args.done_value = i + 1;
-        worker_ok(client, mla_decode_submit(client, i == 2 ? &l.job.args : &job.args, on_answer, &answers.of[i], NULL));
-    }
+    load_daemon(client, &l, &job);
     ck_assert_int_eq(mla_cuda_wait_done(words, 1, REQUESTS, cuda->stream), MLA_OK);
-    while (answers.ok == 0)
-        worker_ok(client, mla_dispatch(client, WORKER_TIMEOUT_US));
     peer_tell(parent, 'l');
     enum mla_status status;
     while ((status = mla_dispatch(client, WORKER_TIMEOUT_US)) == MLA_OK)
@@ -307,8 +320,8 @@ static int loaded_worker(struct peer *parent, void *arg)
     ck_assert_int_eq(status, MLA_DISCONNECTED);
     for (unsigned i = 0; i < REQUESTS; i++)
         ck_assert_msg(answers.of[i] == 1, "request %u was answered %u times", i, answers.of[i]);
-    ck_assert_uint_eq(answers.disconnected + answers.ok, REQUESTS);
-    ck_assert_uint_gt(answers.disconnected, 0);
+    ck_assert_uint_eq(answers.ok, 1);
+    ck_assert_uint_eq(answers.disconnected, REQUESTS - 1);
     CU_OK(cuda, cuStreamSynchronize(cuda->stream)); /* a stream that waits for the done word goes on */
     ck_assert(mla_word_aborted(mla_word_load(mla_sync_word(job.page, 1)), REQUESTS));
     ck_assert_int_eq(mla_cuda_sync_detach(words), MLA_OK);

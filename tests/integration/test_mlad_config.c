@@ -1,10 +1,13 @@
 /* Configuration and command line: what is said of a bad one, and with which exit code. */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <mla/mla.h>
 
 #include "tests/support/check_main.h"
 #include "tests/support/daemon_fixture.h"
@@ -189,6 +192,52 @@ START_TEST(socket_mode)
 }
 END_TEST
 
+static int pipe_ends[2];
+static char pipe_socket[64];
+
+static int logs_to_pipe(void *arg)
+{
+    const char *const argv[] = {mla_test_path("mlad", MLAD_PROGRAM),
+                                "--config",
+                                "/dev/null",
+                                "--socket",
+                                pipe_socket,
+                                "--log-level",
+                                "debug",
+                                NULL};
+    (void)arg;
+    dup2(pipe_ends[1], STDERR_FILENO);
+    execv(argv[0], (char *const *)(uintptr_t)argv);
+    return 126;
+}
+
+/* Whoever read its log has gone: no reason to end. */
+START_TEST(nobody_reads_the_log)
+{
+    struct mla_options options;
+    struct mla_client *client;
+    char dir[] = "/tmp/mlad-dir-XXXXXX", c;
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    snprintf(pipe_socket, sizeof(pipe_socket), "%s/socket", dir);
+    ck_assert_int_eq(pipe2(pipe_ends, O_CLOEXEC), 0);
+    pid_t pid = child_start(logs_to_pipe, NULL);
+    close(pipe_ends[1]);
+    ck_assert_int_eq(read(pipe_ends[0], &c, 1), 1);
+    close(pipe_ends[0]);
+    mla_options_init(&options);
+    options.socket_path = pipe_socket;
+    options.flags = MLA_OPEN_WAIT;
+    options.timeout_us = UINT64_C(10000000) * TEST_SLOW;
+    for (int i = 0; i < 2; i++) { /* each comes and goes with lines of its own */
+        ck_assert_int_eq(mla_open(&options, &client, NULL), MLA_OK);
+        mla_close(client);
+    }
+    ck_assert_int_eq(kill(pid, SIGTERM), 0);
+    ck_assert_int_eq(child_wait(pid), 0);
+    ck_assert_int_eq(rmdir(dir), 0);
+}
+END_TEST
+
 MLA_SUITE(mlad_config)
 {
     TCase *tc = mla_tcase(suite, "config");
@@ -198,4 +247,5 @@ MLA_SUITE(mlad_config)
     tcase_add_test(tc, printed_whole);
     tcase_add_test(tc, cannot_start);
     tcase_add_test(tc, socket_mode);
+    tcase_add_test(tc, nobody_reads_the_log);
 }

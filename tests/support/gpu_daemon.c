@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "tests/support/check_main.h"
@@ -20,49 +20,65 @@
 struct peer_main {
     int (*fn)(struct peer *, void *);
     void *arg;
-    struct peer parent;
-    int others[2];
+    int ours, theirs;
 };
 
 static int peer_main(void *arg)
 {
     struct peer_main *p = arg;
-    close(p->others[0]);
-    close(p->others[1]);
-    return p->fn(&p->parent, p->arg);
+    struct peer parent = {.fd = p->theirs};
+    close(p->ours);
+    return p->fn(&parent, p->arg);
 }
 
 void peer_start(struct peer *peer, int (*fn)(struct peer *, void *), void *arg)
 {
-    int down[2], up[2];
-    ck_assert_int_eq(pipe2(down, O_CLOEXEC), 0);
-    ck_assert_int_eq(pipe2(up, O_CLOEXEC), 0);
-    *peer = (struct peer){.in = up[0], .out = down[1]};
-    struct peer_main p = {.fn = fn, .arg = arg, .parent = {.in = down[0], .out = up[1]}, .others = {up[0], down[1]}};
-    peer->pid = child_start(peer_main, &p);
-    close(down[0]);
-    close(up[1]);
+    int ends[2];
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    struct peer_main p = {.fn = fn, .arg = arg, .ours = ends[0], .theirs = ends[1]};
+    *peer = (struct peer){.pid = child_start(peer_main, &p), .fd = ends[0]};
+    close(ends[1]);
+}
+
+/* A failed assertion of a child has been told to Check by the child, and Check shows the first that it was told. What
+ * is said here shows when the other process ended in another way. */
+static void ended(const struct peer *peer, const char *instead_of, char word)
+{
+    if (peer->pid <= 0)
+        ck_abort_msg("the test's process has ended instead of %s '%c'", instead_of, word);
+    int code = child_wait(peer->pid);
+    ck_abort_msg("the other process has ended with code %d instead of %s '%c'", code, instead_of, word);
 }
 
 void peer_tell(struct peer *peer, char word)
 {
-    ck_assert_int_eq(write(peer->out, &word, 1), 1);
+    ssize_t n = send(peer->fd, &word, 1, MSG_NOSIGNAL);
+    if (n < 0 && (errno == EPIPE || errno == ECONNRESET))
+        ended(peer, "hearing", word);
+    ck_assert_int_eq(n, 1);
+}
+
+char peer_next(struct peer *peer)
+{
+    char word = 0;
+    ck_assert_msg(recv(peer->fd, &word, 1, 0) == 1, "the test's process has ended");
+    return word;
 }
 
 void peer_hear(struct peer *peer, char word)
 {
-    struct pollfd p = {.fd = peer->in, .events = POLLIN};
+    struct pollfd p = {.fd = peer->fd, .events = POLLIN};
     char heard = 0;
     ck_assert_msg(poll(&p, 1, WAIT_MS) == 1, "the other process does not say '%c'", word);
-    ck_assert_msg(read(peer->in, &heard, 1) == 1, "the other process has ended instead of saying '%c'", word);
+    if (recv(peer->fd, &heard, 1, 0) != 1)
+        ended(peer, "saying", word);
     ck_assert_msg(heard == word, "the other process says '%c', not '%c'", heard, word);
 }
 
 static void forget_peer(struct peer *peer)
 {
-    close(peer->in);
-    close(peer->out);
-    *peer = (struct peer){.in = -1, .out = -1};
+    close(peer->fd);
+    *peer = (struct peer){.fd = -1};
 }
 
 void peer_end(struct peer *peer)

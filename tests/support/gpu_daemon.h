@@ -9,14 +9,16 @@
 /* ---- processes ---- */
 
 struct peer {
-    pid_t pid;
-    int in, out; /* of this side */
+    pid_t pid; /* in that process: 0 */
+    int fd;    /* of this side */
 };
 
-/* Runs fn in a process of its own, with the other ends; it ends with what fn returns. */
+/* Runs fn in a process of its own, with the other end; it ends with what fn returns. An assertion that fails there is
+ * what the test reports, whichever process notices the end first: no signal comes of telling a process that is gone. */
 void peer_start(struct peer *peer, int (*fn)(struct peer *parent, void *arg), void *arg);
-/* A byte to the other side; waits for this byte from it (60 s). */
+/* A byte to the other side; waits for the next one, whatever it is; waits for this one (60 s). */
 void peer_tell(struct peer *peer, char word);
+char peer_next(struct peer *peer);
 void peer_hear(struct peer *peer, char word);
 /* Waits for the end; it must return 0. */
 void peer_end(struct peer *peer);

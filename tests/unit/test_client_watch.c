@@ -260,6 +260,48 @@ START_TEST(races)
 }
 END_TEST
 
+static volatile sig_atomic_t pipes_seen;
+
+static void on_pipe(int signum)
+{
+    (void)signum;
+    pipes_seen++;
+}
+
+/* Sends bytes, or bytes with a descriptor, or closes, when the daemon has gone and the handle has not looked. */
+START_TEST(a_daemon_that_is_gone_raises_no_signal)
+{
+    struct sigaction action = {.sa_handler = on_pipe};
+    ck_assert_int_eq(sigaction(SIGPIPE, &action, NULL), 0);
+    struct fake *f = fake_start(NULL, NULL);
+    struct mla_client *c = fake_open(f);
+    struct mla_decode_args a = some_args();
+    struct mla_sync *s;
+    struct mla_memory memory;
+    mla_region_id region;
+    ck_assert_int_eq(mla_memory_create(4096, 0, &memory), MLA_OK);
+    if (_i == 2)
+        ck_assert_int_eq(mla_watch_start(c), MLA_OK);
+    fake_hang_up(fake_conn_of(f));
+    struct pollfd p = {.fd = mla_fd(c), .events = POLLIN};
+    ck_assert_int_eq(poll(&p, 1, 10000), 1);
+    if (_i == 0) {
+        ck_assert_int_eq(mla_decode_submit(c, &a, NULL, NULL, NULL), MLA_OK); /* it cannot know */
+        while (mla_dispatch(c, LONG_US) == MLA_OK)
+            ;
+        ck_assert_int_eq(mla_decode_submit(c, &a, NULL, NULL, NULL), MLA_DISCONNECTED);
+    } else if (_i == 1) {
+        ck_assert_int_eq(mla_memory_register(c, &memory, MLA_ACCESS_READ, "m", LONG_US, &region), MLA_DISCONNECTED);
+    } else {
+        ck_assert_int_eq(mla_sync_create(c, 1, LONG_US, &s), MLA_DISCONNECTED);
+    }
+    mla_close(c);
+    mla_memory_free(&memory);
+    fake_stop(f);
+    ck_assert_int_eq(pipes_seen, 0);
+}
+END_TEST
+
 MLA_SUITE(client_watch)
 {
     TCase *tc = mla_tcase(suite, "watch");
@@ -268,5 +310,6 @@ MLA_SUITE(client_watch)
     tcase_add_test(tc, unmapped_words_are_not_touched);
     tcase_add_loop_test(tc, the_daemon_sees_the_end, 0, 2);
     tcase_add_test(tc, signals_are_for_the_program);
+    tcase_add_loop_test(tc, a_daemon_that_is_gone_raises_no_signal, 0, 3);
     tcase_add_test(tc, races);
 }

@@ -22,7 +22,8 @@
  *   streams wait for done words polls mla_fd() and dispatches, or asks for mla_watch_start().
  * Memory of a job: its inputs stay unchanged and its outputs belong to the daemon from submit until the answer. An
  *   answer means that no byte of the job is read or written any more. MLA_DISCONNECTED alone does not promise that: the
- *   daemon, if it lives, lets go within a second.
+ *   daemon, if it lives, lets go within a second. What it had given to a GPU may end after it, and then stores done
+ *   values over the abort values: so the memory and the words of such jobs are not for the jobs of the next daemon.
  * Structs that a caller fills begin with size and are prepared by their ..._init(); members may be added at the end.
  */
 #ifndef MLA_MLA_H
