@@ -81,9 +81,20 @@ report() { # run's number
     esac
     say "$(printf '%-4s %8.3f s  %s%s' "$result" "$time" "$name" "${text:+: $text}")"
   done <"$work/$1.lines"
-  if grep -q '^FAIL' "$work/$1.lines"; then
-    { echo "---- output of the run"; tail -c 20000 "$work/$1.out"; echo "----"; } >>"$log"
+  ! grep -q '^FAIL' "$work/$1.lines" || report_output "$work/$1.out" >>"$log"
+}
+
+# What a sanitizer says goes first and apart: its first lines matter, of the rest the last ones do.
+report_output() { # file
+  local said
+  said=$(grep -c '^=========' "$1")
+  if [ "$said" -gt 0 ]; then
+    echo "---- compute-sanitizer, $((said < 100 ? said : 100)) of $said lines"
+    grep -m 100 '^=========' "$1"
   fi
+  echo "---- output of the run"
+  grep -v '^=========' "$1" | tail -c 20000
+  echo "----"
 }
 
 # ---- one run of a program ----
@@ -252,8 +263,9 @@ examples() { # label
 
 section_examples() { examples examples; }
 
+# MLA_SANITIZER_OPTIONS: more options for compute-sanitizer, separated by blanks.
 section_sanitizer() {
-  local tool variant program=
+  local tool variant more program=
   for program in compute-sanitizer /usr/local/cuda/bin/compute-sanitizer; do
     command -v "$program" >/dev/null && break
     program=
@@ -265,8 +277,11 @@ section_sanitizer() {
   beside=2
   for variant in generic-sm_90a sm90; do
     for tool in memcheck racecheck initcheck synccheck; do
+      more=${MLA_SANITIZER_OPTIONS:-}
+      [ "$tool" != racecheck ] || more="--racecheck-report all $more"
+      # shellcheck disable=SC2086 # one word per option
       MLA_TEST_VARIANT=$variant CK_FORK=no start "sanitizer $tool $variant" 100 "$program" --tool "$tool" \
-        --error-exitcode 9 --launch-timeout 60 "$dir/gpu_kernels" sanitizer
+        --error-exitcode 9 --launch-timeout 60 $more "$dir/gpu_kernels" sanitizer
     done
   done
   finish
