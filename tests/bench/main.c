@@ -16,12 +16,13 @@ static const struct {
     {"rtt", bench_rtt,
      "health round trip against a raw ping-pong [--rounds N] [--samples N] [--mlad PATH] [--client-cpu N] "
      "[--server-cpu N]"},
+    {"shapes", bench_shapes, "the kernels on a GPU: reference shapes, splits, errors and more; shapes --help tells"},
     {NULL, NULL, NULL},
 };
 
 static int usage(FILE *out)
 {
-    fputs("usage: mla-bench SUBCOMMAND [--json FILE] [--check] [options]\n", out);
+    fputs("usage: mla-bench SUBCOMMAND [--json FILE] [--csv FILE] [--check] [options]\n", out);
     for (size_t i = 0; subcommands[i].name; i++)
         fprintf(out, "  %-8s %s\n", subcommands[i].name, subcommands[i].help);
     return 2;
@@ -52,6 +53,17 @@ long bench_option(int argc, char **argv, const char *name, long fallback, long l
     return -1;
 }
 
+bool bench_flag(int argc, char **argv, const char *name)
+{
+    for (int i = 0; i < argc; i++) {
+        if (!argv[i] || strcmp(argv[i], name) != 0)
+            continue;
+        argv[i] = NULL;
+        return true;
+    }
+    return false;
+}
+
 int bench_options_end(int argc, char **argv)
 {
     for (int i = 0; i < argc; i++) {
@@ -78,29 +90,30 @@ int main(int argc, char **argv)
     if (!run)
         return usage(stderr);
 
-    const char *json = NULL;
+    static struct bench_report report;
     bool check = false;
     int n = 0;
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "--check") == 0)
             check = true;
         else if (strcmp(argv[i], "--json") == 0 && i + 1 < argc)
-            json = argv[++i];
+            report.json = argv[++i];
+        else if (strcmp(argv[i], "--csv") == 0 && i + 1 < argc)
+            report.csv = argv[++i];
         else
             argv[n++] = argv[i];
     }
 
-    static struct bench_report report;
     bench_note_machine(&report);
-    if (run(n, argv, &report) != 0)
-        return 2;
+    int rc = run(n, argv, &report);
+    if (rc != 0)
+        return rc == BENCH_SKIPPED ? BENCH_SKIPPED : rc == BENCH_HELPED ? 0 : 2;
     bench_print(&report, stdout);
-    if (json) {
-        int rc = bench_write_json(&report, json);
-        if (rc != 0) {
-            fprintf(stderr, "mla-bench: %s: %s\n", json, strerror(-rc));
-            return 2;
-        }
+    if (bench_save(&report) != 0)
+        return 2;
+    if (check && report.n_bars == 0) {
+        fputs("mla-bench: nothing that was measured has a bar\n", stderr);
+        return 2;
     }
     return check && !bench_bars_met(&report) ? 1 : 0;
 }

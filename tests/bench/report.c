@@ -33,7 +33,7 @@ struct bench_row *bench_row(struct bench_report *report, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(row->name, sizeof row->name, fmt, args);
     va_end(args);
-    row->n_cells = 0;
+    row->n_labels = row->n_cells = 0;
     return row;
 }
 
@@ -42,6 +42,15 @@ void bench_cell(struct bench_row *row, const char *column, double value, int dec
     if (row->n_cells == BENCH_CELLS_MAX)
         full("cells");
     row->cells[row->n_cells++] = (struct bench_cell){.column = column, .value = value, .decimals = decimals};
+}
+
+void bench_label(struct bench_row *row, const char *key, const char *text)
+{
+    if (row->n_labels == BENCH_LABELS_MAX)
+        full("labels");
+    struct bench_label *label = &row->labels[row->n_labels++];
+    label->key = key;
+    snprintf(label->text, sizeof label->text, "%s", text);
 }
 
 static void add_bar(struct bench_report *report, const char *name, double value, double bar, bool at_least)
@@ -112,7 +121,7 @@ void bench_print(const struct bench_report *report, FILE *out)
     for (size_t i = 0; i < report->n_notes; i++)
         fprintf(out, "  %s: %s\n", report->notes[i].key, report->notes[i].text);
     int width = name_width(report);
-    for (size_t i = 0; i < report->n_rows; i++) {
+    for (size_t i = 0; i < report->n_rows && !report->printed; i++) {
         const struct bench_row *row = &report->rows[i];
         if (i == 0 || !same_columns(row, &report->rows[i - 1])) {
             fprintf(out, "\n  %-*s", width, "");
@@ -160,6 +169,12 @@ static void json_row(FILE *f, const struct bench_row *row)
 {
     fputs("{\"name\": ", f);
     json_string(f, row->name);
+    for (size_t l = 0; l < row->n_labels; l++) {
+        fputs(", ", f);
+        json_string(f, row->labels[l].key);
+        fputs(": ", f);
+        json_string(f, row->labels[l].text);
+    }
     for (size_t c = 0; c < row->n_cells; c++) {
         fputs(", ", f);
         json_string(f, row->cells[c].column);
@@ -207,4 +222,70 @@ int bench_write_json(const struct bench_report *report, const char *path)
     fputs("]}\n", f);
     int failed = ferror(f);
     return fclose(f) != 0 || failed ? -EIO : 0;
+}
+
+static bool same_table(const struct bench_row *a, const struct bench_row *b)
+{
+    if (a->n_labels != b->n_labels || !same_columns(a, b))
+        return false;
+    for (size_t i = 0; i < a->n_labels; i++)
+        if (strcmp(a->labels[i].key, b->labels[i].key) != 0)
+            return false;
+    return true;
+}
+
+static void csv_text(FILE *f, const char *text)
+{
+    fputc('"', f);
+    for (; *text; text++) {
+        if (*text == '"')
+            fputc('"', f);
+        fputc(*text, f);
+    }
+    fputc('"', f);
+}
+
+int bench_write_csv(const struct bench_report *report, const char *path)
+{
+    FILE *f = fopen(path, "we");
+    if (!f)
+        return -errno;
+    for (size_t i = 0; i < report->n_rows; i++) {
+        const struct bench_row *row = &report->rows[i];
+        if (i == 0 || !same_table(row, &report->rows[i - 1])) {
+            fputs(i == 0 ? "name" : "\nname", f);
+            for (size_t l = 0; l < row->n_labels; l++)
+                fprintf(f, ",%s", row->labels[l].key);
+            for (size_t c = 0; c < row->n_cells; c++)
+                fprintf(f, ",%s", row->cells[c].column);
+            fputc('\n', f);
+        }
+        csv_text(f, row->name);
+        for (size_t l = 0; l < row->n_labels; l++) {
+            fputc(',', f);
+            csv_text(f, row->labels[l].text);
+        }
+        for (size_t c = 0; c < row->n_cells; c++) {
+            fputc(',', f);
+            if (isfinite(row->cells[c].value))
+                fprintf(f, "%.9g", row->cells[c].value);
+        }
+        fputc('\n', f);
+    }
+    int failed = ferror(f);
+    return fclose(f) != 0 || failed ? -EIO : 0;
+}
+
+int bench_save(const struct bench_report *report)
+{
+    int rc = report->json ? bench_write_json(report, report->json) : 0;
+    const char *file = report->json;
+    if (rc == 0 && report->csv) {
+        rc = bench_write_csv(report, report->csv);
+        file = report->csv;
+    }
+    if (rc == 0)
+        return 0;
+    fprintf(stderr, "mla-bench: %s: %s\n", file, strerror(-rc));
+    return -1;
 }

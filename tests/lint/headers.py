@@ -10,7 +10,10 @@ import sys
 
 import tree
 
-NEEDS_CUDA = ("kernels/host/", "daemon/backend/cuda/", "client/cuda/", "tests/gpu/", "tests/support/fake_cuda/")
+NEEDS_CUDA = (
+    "kernels/host/", "daemon/backend/cuda/", "client/cuda/", "tests/gpu/", "tests/bench/gpu/",
+    "tests/support/fake_cuda/",
+)
 STRICT = ["-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
 INTERNAL = ["-std=c17", "-D_GNU_SOURCE", "-Wshadow", "-Wvla", "-Wstrict-prototypes"]
 

@@ -1,0 +1,57 @@
+/* A shape on a variant of the kernels: plan, launches, graphs. */
+#ifndef MLA_TESTS_BENCH_GPU_WORK_H
+#define MLA_TESTS_BENCH_GPU_WORK_H
+
+#include "kernels/host/mla_kernels.h"
+#include "tests/bench/gpu/pool.h"
+#include "tests/bench/gpu/tap.h"
+
+#define VARIANTS_MAX 12
+
+struct variant {
+    char name[64];
+    struct mla_kernels *kernels; /* NULL: the manifest has no such section, or it does not fit the GPU */
+    const struct mla_kernels_facts *facts;
+    char why[256]; /* when it is NULL */
+};
+
+/* Opens sections of the manifest by name through the tap. */
+void variant_open(struct variant *variant, const struct cuda_driver *tapped, const char *name);
+void variant_close(struct variant *variant);
+
+struct work_options {
+    enum plan_policy policy; /* 0: PLAN_AUTO */
+    uint32_t splits;         /* 0: the policy's */
+    uint32_t tile_rows;      /* 0: the variant's */
+    uint32_t out_type;       /* 0: MLA_ABI_OUT_E4M3 */
+    uint32_t launches;       /* of a graph; 1 or more */
+};
+
+struct work {
+    const struct variant *variant;
+    const struct pool *pool;
+    const struct shape *shape;
+    struct plan plan;
+    struct mla_kernels_launch *launches; /* each on its part of the pool's table, in turn */
+    uint32_t n_launches;
+    CUdeviceptr blobs; /* plans and records, in device memory */
+};
+
+/* 0; -ENOSPC or -EINVAL when there is no such plan in the pool's workspace. */
+int work_open(struct work *work, const struct variant *variant, const struct pool *pool, const struct shape *shape,
+              const struct work_options *options);
+void work_close(struct work *work);
+
+/* A graph of the parts (bits of enum tap_part) of all launches; NULL when that is no kernel. The caller's to destroy,
+ * by work_drop(). */
+CUgraphExec work_capture(struct work *work, unsigned parts);
+void work_drop(const struct work *work, CUgraphExec graph);
+
+/* Launches the first one and waits: microseconds by events. Ends the program when a sequence faults, or when the last
+ * rows of the output are zero or NaN. */
+double work_try(struct work *work);
+
+/* Ends the program when a status word is not 0. */
+void work_check_status(const struct work *work);
+
+#endif

@@ -1,0 +1,197 @@
+/* mla-bench shapes: the decode kernels on a GPU, through libmla-kernels. Here: options, and what all parts share. */
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/bench/bench.h"
+#include "tests/bench/gpu/modes.h"
+#include "tests/bench/gpu/raw_wgmma.h"
+#include "tests/bench/machine.h"
+
+static const char help[] =
+    "usage: mla-bench shapes [--json FILE] [--csv FILE] [--check] [options]\n"
+    "The decode kernels on this machine's first GPU, through libmla-kernels: e4m3 Q, KV and output, 64-token pages,\n"
+    "causal, shuffled page tables and records in device memory, every launch on pages that are not in L2. Times are\n"
+    "those of CUDA graphs of 20 launches, split-KV and reducer included, medians of 15 repeats, variants in turn.\n"
+    "\n"
+    "  --variants A,B,...   sections of kernels.ini; the first is the native one (sm90,mla1,h128); missing ones are "
+    "said\n"
+    "  --batches, --q, --kv LIST and --heads N   other shapes than B 1,4,16,64, Q 4,8, KV 65536,131072, H 96\n"
+    "  --iterations N       launches of a graph (20)\n"
+    "  --repeats N          timed graphs (15)\n"
+    "  --warmup MS          of each shape (100)\n"
+    "  --raw MS             of a launch of the raw-WGMMA loop, 0: not measured (150)\n"
+    "  --no-parts           does not time prepare, reducer and adapters alone\n"
+    "\n"
+    "Prints us [q1 q3  min max]; ratios are this variant's rate over the other's. --check: exit 1 when a bar is "
+    "missed;\n"
+    "bars are for the 16 reference shapes. Files are written after every shape. Exit 77 without a GPU.\n";
+
+#define LAUNCHES_OF_RAW 3
+
+/* "1,4,16": numbers from 1 up. false after a line on stderr. */
+static bool take_list(int argc, char **argv, const char *name, uint32_t *list, uint32_t *n)
+{
+    const char *text = bench_text_option(argc, argv, name, NULL);
+    if (!text)
+        return true;
+    *n = 0;
+    for (const char *at = text; *n < SHAPE_LIST_MAX; at++) {
+        char *end;
+        unsigned long value = strtoul(at, &end, 10);
+        if (end == at || value < 1 || value > 1u << 24 || (*end != ',' && *end != '\0'))
+            break;
+        list[(*n)++] = (uint32_t)value;
+        if (*end == '\0')
+            return true;
+        at = end;
+    }
+    fprintf(stderr, "mla-bench: %s wants numbers with commas between, at most %d\n", name, SHAPE_LIST_MAX);
+    return false;
+}
+
+struct options {
+    const char *variants;
+    long iterations, repeats, warmup_ms, raw_ms, heads;
+};
+
+static bool take_options(int argc, char **argv, struct run *run, struct options *o)
+{
+    run->lists = shape_reference;
+    if (!take_list(argc, argv, "--batches", run->lists.batches, &run->lists.n_batches) ||
+        !take_list(argc, argv, "--q", run->lists.q, &run->lists.n_q) ||
+        !take_list(argc, argv, "--kv", run->lists.kv, &run->lists.n_kv))
+        return false;
+    o->variants = bench_text_option(argc, argv, "--variants", "sm90,mla1,h128");
+    o->heads = bench_option(argc, argv, "--heads", 96, 1, 128);
+    o->iterations = bench_option(argc, argv, "--iterations", 20, 1, 1000);
+    o->repeats = bench_option(argc, argv, "--repeats", 15, 1, TIMES_REPEATS_MAX);
+    o->warmup_ms = bench_option(argc, argv, "--warmup", 100, 0, 10000);
+    o->raw_ms = bench_option(argc, argv, "--raw", 150, 0, 10000);
+    run->no_parts = bench_flag(argc, argv, "--no-parts");
+    if (o->heads < 0 || o->iterations < 0 || o->repeats < 0 || o->warmup_ms < 0 || o->raw_ms < 0)
+        return false;
+    run->lists.heads = (uint32_t)o->heads;
+    run->reference_lists = shape_lists_are_reference(&run->lists);
+    run->iterations = (uint32_t)o->iterations;
+    run->repeats = (uint32_t)o->repeats;
+    run->warmup_ms = (double)o->warmup_ms;
+    run->raw_tflops = run->rate_b64 = (double)NAN;
+    return bench_options_end(argc, argv) == 0;
+}
+
+static void note_variant(struct bench_report *report, const char *name, const char *text)
+{
+    char key[BENCH_TEXT_MAX];
+    snprintf(key, sizeof key, "variant %.64s", name);
+    bench_note(report, key, "%s", text);
+}
+
+static bool open_variants(struct run *run, const char *names)
+{
+    char *copy = strdup(names), *state = NULL;
+    size_t there = 0;
+    for (char *name = copy ? strtok_r(copy, ",", &state) : NULL; name && run->n_variants < VARIANTS_MAX;
+         name = strtok_r(NULL, ",", &state)) {
+        struct variant *v = &run->variants[run->n_variants++];
+        variant_open(v, run->tapped, name);
+        if (!v->kernels) {
+            note_variant(run->report, name, "missing");
+            fprintf(stderr, "mla-bench: %s is missing: %s\n", name, v->why);
+            continue;
+        }
+        char text[BENCH_TEXT_MAX];
+        snprintf(text, sizeof text, "tiles of %u rows, %u units of %u", v->facts->tile_rows,
+                 v->facts->device.resident_units, v->facts->device.rows_per_unit);
+        note_variant(run->report, name, text);
+        if (there++ == 0) {
+            snprintf(run->kernels_folder, sizeof run->kernels_folder, "%s", v->facts->file);
+            char *slash = strrchr(run->kernels_folder, '/');
+            if (slash)
+                *slash = '\0';
+        }
+    }
+    free(copy);
+    if (there == 0)
+        fprintf(stderr, "mla-bench: no variant to measure\n");
+    return there > 0;
+}
+
+static void measure_raw(struct run *run, const char *when, unsigned ms)
+{
+    char why[128] = "", key[32];
+    snprintf(key, sizeof key, "raw_wgmma %s", when);
+    if (ms == 0)
+        return;
+    double rate = raw_wgmma_rate(&run->gpu, run->kernels_folder, run->pool.kv, run->pool.pages * SHAPE_PAGE_BYTES, ms,
+                                 LAUNCHES_OF_RAW, why, sizeof why);
+    if (isnan(rate)) {
+        bench_note(run->report, key, "not measured: %.100s", why);
+        return;
+    }
+    bench_note(run->report, key, "%.1f TFLOP/s, m64n128k32 on all SMs, %u launches of %u ms", rate, LAUNCHES_OF_RAW,
+               ms);
+    struct bench_row *row = bench_row(run->report, "raw WGMMA, %s", when);
+    bench_label(row, "table", "raw_wgmma");
+    bench_cell(row, "tflops", rate, 1);
+    printf("raw WGMMA, %s: %.1f TFLOP/s\n", when, rate);
+    if (isnan(run->raw_tflops))
+        run->raw_tflops = rate;
+}
+
+static void note_run(struct run *run)
+{
+    int driver = run->gpu.driver.version;
+    bench_note(run->report, "gpu", "%.60s, %d SMs, driver's CUDA %d.%d", run->gpu.name, run->gpu.sms, driver / 1000,
+               driver % 1000 / 10);
+    bench_note(run->report, "method", "graphs of %u launches, %u repeats, variants in turn, no programmatic launches",
+               run->iterations, run->repeats);
+    bench_note(run->report, "cold_l2", "launches of a graph rotate over the pages of a plane of %.2f GB",
+               (double)run->pool.pages * SHAPE_PAGE_BYTES * 1e-9);
+    bench_note(run->report, "peers",
+               "published measurements: FlashMLA BF16 and vLLM's FP8 kernel on one H200, 2026-11");
+    bench_note(run->report, "clocks", "%s",
+               run->nvml ? "NVML, sampled every 5 ms while a variant runs" : "not readable");
+}
+
+int bench_shapes(int argc, char **argv, struct bench_report *report)
+{
+    static struct run run;
+    struct options o;
+    struct pool_wants wants = {.out_bytes = 1};
+    if (bench_flag(argc, argv, "--help")) {
+        fputs(help, stdout);
+        return BENCH_HELPED;
+    }
+    run.report = report;
+    report->title = "shapes";
+    report->printed = true;
+    if (!take_options(argc, argv, &run, &o))
+        return -1;
+    uint64_t start = bench_now_ns();
+    if (gpu_open(&run.gpu) != 0)
+        return BENCH_SKIPPED;
+    run.tapped = tap_open(&run.gpu.driver);
+    run.nvml = nvml_open(run.gpu.uuid);
+    if (!open_variants(&run, o.variants))
+        return -1;
+    times_progress("random pages");
+    reference_want(&run, &wants);
+    pool_open(&run.pool, &run.gpu, &wants);
+    pool_fill(&run.pool, &data_sets[0]);
+    times_progress_end();
+    note_run(&run);
+    printf("%s, set up in %.1f s\n", run.gpu.name, 1e-9 * (double)(bench_now_ns() - start));
+    measure_raw(&run, "before", (unsigned)o.raw_ms);
+    reference_run(&run);
+    measure_raw(&run, "after", (unsigned)o.raw_ms);
+    bench_note(report, "seconds", "%.1f", 1e-9 * (double)(bench_now_ns() - start));
+    pool_close(&run.pool);
+    for (size_t v = 0; v < run.n_variants; v++)
+        variant_close(&run.variants[v]);
+    nvml_close(run.nvml);
+    gpu_close(&run.gpu);
+    return 0;
+}

@@ -1,0 +1,117 @@
+"""mla-bench shapes on the fake CUDA driver: exit codes, what stands in the files, and that the numbers agree.
+Usage: shapes_check.py MLA-BENCH FAKE-DRIVER FOLDER
+"""
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+
+BENCH, DRIVER, FOLDER = sys.argv[1:4]
+TINY = ["--batches", "1,2", "--q", "1,2", "--kv", "128,300", "--heads", "4", "--iterations", "3", "--repeats", "5",
+        "--warmup", "0"]
+failures = []
+
+
+def check(right, what):
+    if not right:
+        failures.append(what)
+
+
+def close(a, b):
+    return a is not None and b is not None and math.isclose(a, b, rel_tol=1e-6)
+
+
+def run(arguments, driver=DRIVER):
+    environment = dict(os.environ, MLA_CUDA_DRIVER=driver)
+    done = subprocess.run([BENCH, "shapes"] + arguments, env=environment, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE)
+    return done.returncode, done.stdout, done.stderr
+
+
+def run_files(name, arguments):
+    path = os.path.join(FOLDER, f"shapes-{name}")
+    code, out, err = run(arguments + ["--json", path + ".json", "--csv", path + ".csv"])
+    check(code == 0, f"{name}: exit {code}: {err}")
+    if code != 0:
+        return [], [], out
+    with open(path + ".json", encoding="utf-8") as f:
+        report = json.load(f)
+    with open(path + ".csv", encoding="utf-8", newline="") as f:
+        tables = [list(csv.reader(block.splitlines())) for block in f.read().split("\n\n")]
+    rows = report["rows"]
+    check(report["bench"] == "shapes" and len(rows) > 0, f"{name}: no report of shapes")
+    check(sum(len(table) - 1 for table in tables) == len(rows), f"{name}: the CSV has other rows than the JSON")
+    lines = [dict(zip(table[0], line)) for table in tables for line in table[1:]]
+    for row, line in zip(rows, lines):
+        check(list(row) == list(line), f"{name}: {row['name']}: columns of the CSV: {list(line)}")
+        for key, value in row.items():
+            text = line.get(key, "")
+            same = text == value if isinstance(value, str) else text == "" if value is None else close(float(text), value)
+            check(same, f"{name}: {row['name']}: {key} is {value} in the JSON, {text} in the CSV")
+    return rows, report, out
+
+
+def check_times(name, row):
+    """What every timed row promises; the sequences are alike."""
+    what = f"{name}: {row['name']}"
+    flop = 2 * row["b"] * row["q_len"] * row["heads"] * row["kv_len"] * (576 + 512)
+    pages = -(-row["kv_len"] // 64)
+    read = row["b"] * (row["q_len"] * row["heads"] * 576 + row["kv_len"] * 576 + 4 * pages)
+    check(row["us_min"] <= row["us_q1"] <= row["us"] <= row["us_q3"] <= row["us_max"], f"{what}: order of the quartiles")
+    check(row["us_min"] > 0, f"{what}: no time")
+    check(close(row["tflops"], flop / row["us"] * 1e-6), f"{what}: {row['tflops']} TFLOP/s")
+    check(row["bytes_read"] == read, f"{what}: reads {row['bytes_read']} bytes, not {read}")
+    check(close(row["gb_per_s"], read / row["us"] * 1e-3), f"{what}: {row['gb_per_s']} GB/s")
+    check(row["useful_rows"] == row["b"] * row["q_len"] * row["heads"] <= row["row_slots"], f"{what}: rows")
+    check(row["items"] >= row["tiles"] and row["units"] >= row["items"], f"{what}: items and units")
+    check(row["sm_mhz"] is None or row["sm_mhz"] > 0, f"{what}: clock")
+
+
+def reference():
+    rows, report, out = run_files("reference", TINY + ["--variants", "sm90,generic-sm_90a,absent"])
+    if not rows:
+        return
+    check(report["notes"].get("variant absent") == "missing", "a missing variant is not noted")
+    timed = [row for row in rows if row.get("table") == "reference"]
+    check(len(timed) == 16, f"{len(timed)} rows for 8 shapes and 2 variants")
+    for row in timed:
+        check_times("reference", row)
+        other = [r for r in timed if r["variant"] != row["variant"]
+                 and all(r[k] == row[k] for k in ("b", "q_len", "kv_len"))]
+        check(len(other) == 1 and close(row["over_" + other[0]["variant"]], other[0]["us"] / row["us"]),
+              f"{row['name']}: ratio")
+        check(row["over_" + row["variant"]] == 1, f"{row['name']}: ratio to itself")
+        check(row["launches"] == 3 and row["repeats"] == 5, f"{row['name']}: launches and repeats")
+        check(row["fp8_peer_us"] is None, f"{row['name']}: nobody published this shape")
+        parts = [row[k] for k in ("prepare_us", "decode_us", "reduce_us", "adapters_us") if row[k] is not None]
+        check(close(sum(parts), row["us"]), f"{row['name']}: parts do not sum up")
+        check(f"{row['us']:.1f} us" in out, f"{row['name']}: not printed")
+    for mean in (row for row in rows if row.get("table") == "geometric means"):
+        rates = [math.log(r["tflops"]) for r in timed if r["variant"] == mean["variant"]]
+        check(close(mean["tflops"], math.exp(sum(rates) / len(rates))), f"{mean['name']}: {mean['tflops']}")
+    check(report["bars"] == [], "bars are for the reference shapes alone")
+
+
+def exits():
+    code, out, _ = run(["--help"])
+    check(code == 0 and out.startswith("usage: mla-bench shapes"), f"--help: exit {code}")
+    code, _, err = run(TINY, driver="/nonexistent/libcuda.so.1")
+    check(code == 77 and "skipped" in err, f"without a driver: exit {code}, {err}")
+    code, _, err = run(TINY + ["--variants", "absent"])
+    check(code == 2 and "no variant" in err, f"without a variant: exit {code}, {err}")
+    code, _, err = run(["--kv", "64,,128"])
+    check(code == 2 and "--kv" in err, f"a bad list: exit {code}, {err}")
+    code, _, err = run(TINY + ["--nonsense"])
+    check(code == 2 and "--nonsense" in err, f"an unknown option: exit {code}, {err}")
+    code, _, err = run(TINY + ["--variants", "sm90", "--check"])
+    check(code == 2 and "has a bar" in err, f"--check without bars: exit {code}, {err}")
+
+
+for part in (exits, reference):
+    part()
+for failure in failures:
+    print(failure)
+print(f"{len(failures)} failures")
+sys.exit(1 if failures else 0)
