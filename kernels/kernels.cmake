@@ -38,8 +38,8 @@ ctas_per_unit = 1
 min_pages_per_split = 8
 reduce_file = reduce-${ARCH}.${EXTENSION}
 reduce_entry = mla_reduce
-reduce_threads = 128
-reduce_ctas_per_tile = 64
+reduce_threads = 160
+reduce_ctas_per_tile = 256
 ${mlad_generic_costs}" PARENT_SCOPE)
 endfunction()
 
@@ -57,7 +57,7 @@ min_compute_capability = 90
 max_compute_capability = 90
 prepare_file = sm90-prepare.cubin
 prepare_entry = mla_prepare_sm90
-prepare_threads = 128
+prepare_threads = 512
 decode_file = sm90.cubin
 decode_entry = mla_decode_sm90
 decode_threads = 512
@@ -68,8 +68,8 @@ ctas_per_unit = 2
 min_pages_per_split = 8
 reduce_file = reduce-sm_90a.cubin
 reduce_entry = mla_reduce
-reduce_threads = 128
-reduce_ctas_per_tile = 64
+reduce_threads = 160
+reduce_ctas_per_tile = 256
 launch_ns = 5600
 fill_ns = 1000
 page_ns = 1138

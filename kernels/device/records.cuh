@@ -41,10 +41,11 @@ __device__ __forceinline__ int32_t clamp(int64_t value, int64_t most)
     return static_cast<int32_t>(value < 0 ? 0 : value > most ? most : value);
 }
 
-/* The smallest code << 32 | index of all that are reported stays, whatever the order; 0 means none so far. */
-__device__ __forceinline__ void report(const mla_abi_job &job, uint32_t seq_of_job, uint32_t code, uint32_t index)
+/* The smallest code << 32 | index of all that are reported to a status word stays, whatever the order; 0 means none so
+ * far. */
+__device__ __forceinline__ void report(uint64_t status_word, uint32_t code, uint32_t index)
 {
-    auto *word = reinterpret_cast<unsigned long long *>(job.status) + seq_of_job;
+    auto *word = reinterpret_cast<unsigned long long *>(status_word);
     unsigned long long fault = static_cast<unsigned long long>(code) << 32 | index;
     unsigned long long seen = atomicCAS(word, 0ull, fault);
     while (seen != 0 && fault < seen) {
@@ -53,6 +54,11 @@ __device__ __forceinline__ void report(const mla_abi_job &job, uint32_t seq_of_j
             break;
         seen = found;
     }
+}
+
+__device__ __forceinline__ void report(const mla_abi_job &job, uint32_t seq_of_job, uint32_t code, uint32_t index)
+{
+    report(job.status + 8ull * seq_of_job, code, index);
 }
 
 /* Row of a sequence -> token and head. */

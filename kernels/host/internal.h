@@ -34,6 +34,8 @@ struct mla_kernels {
     CUfunction prepare;
     CUfunction decode;
     CUfunction reduce;
+    uint32_t reduce_ctas; /* of the reducer that run at the same time */
+    bool programmatic;    /* mla_kernels_options */
 };
 
 /* The directory with a manifest: options', $MLA_KERNELS_DIR, "kernels" beside the program or in one of the two folders
@@ -54,8 +56,7 @@ static inline bool kernels_have_units(const struct mla_kernels *kernels)
 /* Units that more[] of a launch tells of. */
 uint32_t kernels_units_of_launch(const struct mla_kernels_launch *launch);
 
-/* Bytes of the sections in a blob, and of the scratch in the workspace; 0 without a prepare kernel. */
-size_t kernels_more_bytes(const struct mla_kernels *kernels, uint32_t n_items, uint32_t n_jobs, uint32_t n_seqs);
+/* Bytes of the scratch in the workspace; 0 without a prepare kernel. */
 uint64_t kernels_scratch_bytes(const struct mla_kernels *kernels, uint64_t units, uint64_t pages, uint64_t tokens,
                                uint32_t n_jobs);
 

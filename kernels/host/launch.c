@@ -34,7 +34,7 @@ static struct blob_layout lay_out(const struct mla_kernels *k, const struct plan
     l.tiles = place(&at, plan->n_tiles, sizeof(struct mla_abi_tile));
     l.items = place(&at, plan->n_items, sizeof(struct mla_abi_item));
     l.reduces = place(&at, plan->n_reduces, sizeof(struct mla_abi_reduce));
-    l.more = place(&at, 1, kernels_more_bytes(k, plan->n_items, n_jobs, n_seqs));
+    l.more = place(&at, 1, mla_kernels_more_bytes(k, plan, n_jobs, n_seqs));
     l.bytes = at;
     return l;
 }
@@ -91,27 +91,35 @@ int mla_kernels_blob_write(struct mla_kernels *kernels, const struct plan *plan,
 struct grid {
     CUfunction function;
     uint64_t ctas;
+    uint32_t ctas_y;
     uint32_t threads;
     uint32_t cluster; /* CTAs; 0: none */
     uint32_t shared_bytes;
+    bool programmatic; /* may start while what is before it on the stream ends, for which it waits itself */
 };
 
 static int put_on_stream(const struct mla_kernels *k, CUstream stream, const struct grid *grid,
                          const struct mla_kernels_launch *launch, CUresult *result)
 {
-    CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-                                 .value.clusterDim = {.x = grid->cluster, .y = 1, .z = 1}};
+    CUlaunchAttribute attributes[2];
+    unsigned n = 0;
+    if (grid->cluster != 0)
+        attributes[n++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                                              .value.clusterDim = {.x = grid->cluster, .y = 1, .z = 1}};
+    if (grid->programmatic)
+        attributes[n++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                              .value.programmaticStreamSerializationAllowed = 1};
     CUlaunchConfig config = {
         .gridDimX = (unsigned)grid->ctas,
-        .gridDimY = 1,
+        .gridDimY = grid->ctas_y,
         .gridDimZ = 1,
         .blockDimX = grid->threads,
         .blockDimY = 1,
         .blockDimZ = 1,
         .sharedMemBytes = grid->shared_bytes,
         .hStream = stream,
-        .attrs = grid->cluster != 0 ? &cluster : NULL,
-        .numAttrs = grid->cluster != 0,
+        .attrs = n != 0 ? attributes : NULL,
+        .numAttrs = n,
     };
     struct mla_kernels_launch by_value = *launch;
     void *parameters[] = {&by_value};
@@ -127,14 +135,47 @@ static int put_on_stream(const struct mla_kernels *k, CUstream stream, const str
 static struct grid decode_grid(const struct mla_kernels *k, const struct mla_kernels_launch *launch)
 {
     const struct kernels_section *s = &k->section;
-    struct grid grid = {.function = k->decode, .threads = s->decode_threads, .shared_bytes = s->decode_shared_bytes};
+    struct grid grid = {
+        .function = k->decode, .ctas_y = 1, .threads = s->decode_threads, .shared_bytes = s->decode_shared_bytes};
     uint64_t units = (uint64_t)launch->abi.n_items * (s->tile_rows / s->rows_per_unit);
     if (kernels_have_units(k)) {
         uint32_t n_units = kernels_units_of_launch(launch);
         units = n_units < k->facts.device.resident_units ? n_units : k->facts.device.resident_units;
         grid.cluster = s->ctas_per_unit;
+        grid.programmatic = k->programmatic;
     }
     grid.ctas = units * s->ctas_per_unit;
+    return grid;
+}
+
+static bool user_status(const struct mla_kernels_launch *launch)
+{
+    return (launch->abi.flags & MLA_ABI_LAUNCH_USER_STATUS) != 0;
+}
+
+static struct grid prepare_grid(const struct mla_kernels *k, const struct mla_kernels_launch *launch)
+{
+    struct grid grid = {.function = k->prepare, .ctas_y = 1, .threads = k->section.prepare_threads};
+    if (kernels_have_units(k) && (launch->abi.n_items != 0 || user_status(launch)))
+        grid.ctas = launch->abi.n_seqs;
+    return grid;
+}
+
+/* As many CTAs to a tile as run at the same time on the device, at most one for each row. */
+static struct grid reduce_grid(const struct mla_kernels *k, const struct mla_kernels_launch *launch)
+{
+    const struct kernels_section *s = &k->section;
+    struct grid grid = {.function = k->reduce,
+                        .ctas = launch->abi.n_reduces,
+                        .ctas_y = 1,
+                        .threads = s->reduce_threads,
+                        .programmatic = k->programmatic && kernels_have_units(k)};
+    if (launch->abi.n_reduces != 0) {
+        uint32_t of_tile = k->reduce_ctas / launch->abi.n_reduces;
+        grid.ctas_y = of_tile < 1 ? 1 : of_tile < s->reduce_ctas_per_tile ? of_tile : s->reduce_ctas_per_tile;
+    }
+    if (user_status(launch) && !kernels_have_units(k))
+        grid.ctas += ((uint64_t)launch->abi.n_seqs + s->reduce_threads - 1) / s->reduce_threads;
     return grid;
 }
 
@@ -148,33 +189,29 @@ static bool names_records(const struct mla_kernels *k, const struct mla_kernels_
     return !kernels_have_units(k) || launch->more[0] != 0;
 }
 
+int mla_kernels_launch_some(const struct mla_kernels *k, CUstream stream, const struct mla_kernels_launch *launch,
+                            unsigned which, CUresult *result)
+{
+    const struct grid grids[] = {prepare_grid(k, launch), decode_grid(k, launch), reduce_grid(k, launch)};
+    uint64_t most = 0;
+    int rc = 0;
+    for (size_t i = 0; i < sizeof grids / sizeof grids[0]; i++)
+        most = grids[i].ctas > most ? grids[i].ctas : most;
+    if (result)
+        *result = CUDA_SUCCESS;
+    if (launch->abi.n_items == 0 && most == 0)
+        return 0;
+    if (!names_records(k, launch) || most > INT_MAX)
+        return -EINVAL;
+    for (size_t i = 0; i < sizeof grids / sizeof grids[0] && rc == 0; i++)
+        if (which >> i & 1)
+            rc = put_on_stream(k, stream, &grids[i], launch, result);
+    return rc;
+}
+
 int mla_kernels_launch(const struct mla_kernels *k, CUstream stream, const struct mla_kernels_launch *launch,
                        CUresult *result)
 {
-    const struct kernels_section *s = &k->section;
-    const struct mla_abi_launch *abi = &launch->abi;
-    bool statuses = (abi->flags & MLA_ABI_LAUNCH_USER_STATUS) != 0;
-    struct grid decode = decode_grid(k, launch);
-    struct grid prepare = {.function = k->prepare, .threads = s->prepare_threads};
-    struct grid reduce = {.function = k->reduce, .threads = s->reduce_threads};
-    reduce.ctas = (uint64_t)abi->n_reduces * s->reduce_ctas_per_tile;
-    if (kernels_have_units(k))
-        prepare.ctas = abi->n_items != 0 || statuses ? abi->n_seqs : 0;
-    else if (statuses)
-        reduce.ctas += ((uint64_t)abi->n_seqs + s->reduce_threads - 1) / s->reduce_threads;
-    if (result)
-        *result = CUDA_SUCCESS;
-    if (abi->n_items == 0 && (prepare.ctas | reduce.ctas) == 0)
-        return 0;
-    if (!names_records(k, launch))
-        return -EINVAL;
-    if (decode.ctas > INT_MAX || reduce.ctas > INT_MAX || prepare.ctas > INT_MAX)
-        return -EINVAL;
-
-    int rc = put_on_stream(k, stream, &prepare, launch, result);
-    if (rc == 0)
-        rc = put_on_stream(k, stream, &decode, launch, result);
-    if (rc == 0)
-        rc = put_on_stream(k, stream, &reduce, launch, result);
-    return rc;
+    return mla_kernels_launch_some(k, stream, launch, MLA_KERNELS_PREPARE | MLA_KERNELS_DECODE | MLA_KERNELS_REDUCE,
+                                   result);
 }

@@ -146,6 +146,15 @@ static CUresult ask_occupancy(const struct mla_kernels *k, uint64_t *units)
     return result;
 }
 
+static CUresult ask_reduce_occupancy(struct mla_kernels *k)
+{
+    int n = 0;
+    CUresult result =
+        k->driver->cuOccupancyMaxActiveBlocksPerMultiprocessor(&n, k->reduce, (int)k->section.reduce_threads, 0);
+    k->reduce_ctas = n > 0 ? (uint32_t)n * k->facts.device.sms : 1;
+    return result;
+}
+
 /* Shared memory and how many units run at the same time. */
 static int fit_device(const struct opening *o)
 {
@@ -158,8 +167,10 @@ static int fit_device(const struct opening *o)
     if (result != CUDA_SUCCESS)
         return driver_refuses(o, "setting the kernel's shared memory", result);
     result = ask_occupancy(o->k, &units);
+    if (result == CUDA_SUCCESS)
+        result = ask_reduce_occupancy(o->k);
     if (result != CUDA_SUCCESS)
-        return driver_refuses(o, "asking for the kernel's occupancy", result);
+        return driver_refuses(o, "asking for the kernels' occupancy", result);
     if (units < s->tile_rows / s->rows_per_unit) {
         snprintf(o->why, o->why_bytes, "[%s] needs %u units for a tile, %s runs %u at a time", s->name,
                  s->tile_rows / s->rows_per_unit, o->k->facts.device_name, (unsigned)units);
@@ -244,6 +255,7 @@ int mla_kernels_open(const struct cuda_driver *driver, const struct mla_kernels_
         return -ENOMEM;
     }
     o.k->driver = driver;
+    o.k->programmatic = options && options->programmatic;
     pthread_mutex_init(&o.k->maps.lock, NULL);
     int rc = open_in(&o, options);
     if (rc != 0) {

@@ -18,8 +18,8 @@
  *                                      runs as clusters of ctas_per_unit that share out the units
  *     reduce_file = reduce-sm_90a.cubin
  *     reduce_entry = mla_reduce
- *     reduce_threads = 128             status words that a CTA behind the tiles copies, too
- *     reduce_ctas_per_tile = 64
+ *     reduce_threads = 160             status words that a CTA behind the tiles copies, too
+ *     reduce_ctas_per_tile = 256       at most
  *     launch_ns, fill_ns, page_ns, drain_ns, partial_ns, reduce_launch_ns, reduce_bytes_per_us, reduce_fixed_ns
  *                                      struct plan_costs
  *

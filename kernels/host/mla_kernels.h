@@ -2,10 +2,12 @@
  * backend is one caller of it.
  *
  * Use: mla_kernels_open() in the context of the GPU; fill a plan_request from mla_kernels_facts()
- * (kernels/plan/plan.h), plan_build(); write plan and records into a blob that the device can read
- * (mla_kernels_blob_write: pinned host memory, or a copy in device memory); mla_kernels_launch(). A launch allocates
- * nothing, waits for nothing and may be captured into a CUDA graph; a replay reads lengths, tables and data anew
- * wherever they are device-resident.
+ * (kernels/plan/plan.h), plan_build(); write plan and records into a blob (mla_kernels_blob_write) and copy it to
+ * device memory, once for a graph that is replayed, by cuMemcpyHtoDAsync in front of a single launch;
+ * mla_kernels_launch(). Pinned host memory that the device reads is possible, too, and slow: every kernel then follows
+ * chains of records over the bus, which cost small batches 50 us and more. A launch allocates nothing, waits for
+ * nothing and may be captured into a CUDA graph; a replay reads lengths, tables and data anew wherever they are
+ * device-resident.
  *
  * Results: 0, or -errno with a sentence where there is a why. Threads: a handle may be used from several threads when
  * the context is current there; launches of one workspace must be ordered by the caller.
@@ -33,6 +35,8 @@ struct mla_kernels_options {
                               the running program or in one of the two folders above it (a build tree), then the
                               installed one, the first that exists */
     const char *variant;   /* name of a manifest section; NULL: the first that fits the device */
+    bool programmatic;     /* where kernels can: each of a launch's but the first may begin while the one before it ends
+                              (programmatic stream serialization); what the caller puts on the stream is in order */
 };
 
 struct mla_kernels_facts {
@@ -78,16 +82,19 @@ size_t mla_kernels_blob_bytes(const struct mla_kernels *kernels, const struct pl
                               uint32_t n_seqs);
 
 /* Writes plan and records to blob (host memory) and fills launch with the addresses they have when the blob's first
- * byte is at address for the device. workspace: device memory of at least mla_kernels_workspace_bytes(), 256-byte
- * aligned (0 when that is 0). The blob must stay unchanged until the launch has run (captured: as long as the graph
- * lives). 0; -EINVAL when the driver refuses a plane's address or strides (not multiples of 16). */
+ * byte is at address for the device, 64-byte aligned: that of the device memory which the blob will have been copied to
+ * when the launch runs, or of the blob itself when the device can read it there. Tables have entries for kv_len_max
+ * tokens of each sequence, however long it is: the kernels may read those. workspace: device memory of at least
+ * mla_kernels_workspace_bytes(), 256-byte aligned (0 when that is 0). The blob must stay unchanged until the launch has
+ * run (captured: as long as the graph lives). 0; -EINVAL when the driver refuses a plane's address or strides (not
+ * multiples of 16). */
 int mla_kernels_blob_write(struct mla_kernels *kernels, const struct plan *plan, const struct mla_abi_job *jobs,
                            uint32_t n_jobs, const struct mla_abi_seq *seqs, uint32_t n_seqs, void *blob,
                            uint64_t address, uint64_t workspace, struct mla_kernels_launch *launch);
 
 /* The parts of a blob that are not the caller's own records and plan, for callers who let the kernels read those where
- * they are: launch->abi is filled by the caller, then this writes the rest at address and fills launch->more. Nothing
- * to do when the bytes are 0. As mla_kernels_blob_write(). */
+ * they are (16-byte aligned): launch->abi is filled by the caller, then this writes the rest at address and fills
+ * launch->more. Nothing to do when the bytes are 0. As mla_kernels_blob_write(). */
 size_t mla_kernels_more_bytes(const struct mla_kernels *kernels, const struct plan *plan, uint32_t n_jobs,
                               uint32_t n_seqs);
 int mla_kernels_more_write(struct mla_kernels *kernels, const struct plan *plan, const struct mla_abi_job *jobs,
@@ -101,6 +108,13 @@ int mla_kernels_more_write(struct mla_kernels *kernels, const struct plan *plan,
  * *result (may be NULL). */
 int mla_kernels_launch(const struct mla_kernels *kernels, CUstream stream, const struct mla_kernels_launch *launch,
                        CUresult *result);
+
+/* Single kernels of a launch, for measuring: the others of the same launch and workspace have run before. Bits. */
+#define MLA_KERNELS_PREPARE 1u
+#define MLA_KERNELS_DECODE  2u
+#define MLA_KERNELS_REDUCE  4u
+int mla_kernels_launch_some(const struct mla_kernels *kernels, CUstream stream, const struct mla_kernels_launch *launch,
+                            unsigned which, CUresult *result);
 
 #ifdef __cplusplus
 }

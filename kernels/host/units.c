@@ -1,3 +1,4 @@
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -7,8 +8,10 @@
 #define SCRATCH_ALIGN 256u
 
 _Static_assert(sizeof(struct mla_sm90_unit) == 160, "read in vectors of 16 bytes");
+_Static_assert(sizeof(struct mla_sm90_part) == 32 && sizeof(struct mla_sm90_seq) == 240, "the same");
+_Static_assert(MLA_SM90_MAP_BYTES == 2 * MAP_BYTES, "latent boxes and rope boxes");
 _Static_assert(sizeof(struct mla_sm90_launch) <= sizeof(struct mla_kernels_launch), "more[]");
-_Static_assert(offsetof(struct mla_sm90_launch, seq_tiles) == offsetof(struct mla_kernels_launch, more), "more[]");
+_Static_assert(offsetof(struct mla_sm90_launch, seqs) == offsetof(struct mla_kernels_launch, more), "more[]");
 
 static uint64_t place(uint64_t *at, uint64_t n, uint64_t bytes, uint64_t align)
 {
@@ -20,29 +23,33 @@ static uint64_t place(uint64_t *at, uint64_t n, uint64_t bytes, uint64_t align)
 /* Sections of a blob. */
 struct more_layout {
     uint64_t maps;
-    uint64_t seq_tiles;
-    uint64_t item_units;
-    uint64_t seq_pages;
-    uint64_t seq_tokens;
+    uint64_t seqs;
+    uint64_t parts;
     uint64_t bytes;
 };
 
-static struct more_layout lay_out_more(uint32_t n_items, uint32_t n_jobs, uint32_t n_seqs)
+static struct more_layout lay_out_more(uint64_t units, uint32_t n_jobs, uint32_t n_seqs)
 {
     struct more_layout l;
     uint64_t at = 0;
-    l.maps = place(&at, n_jobs, UINT64_C(2) * MAP_BYTES, 64);
-    l.seq_tiles = place(&at, (uint64_t)n_seqs + 1, sizeof(uint32_t), 64);
-    l.item_units = place(&at, n_items, sizeof(uint32_t), 64);
-    l.seq_pages = place(&at, n_seqs, sizeof(uint32_t), 64);
-    l.seq_tokens = place(&at, n_seqs, sizeof(uint32_t), 64);
+    l.maps = place(&at, n_jobs, MLA_SM90_MAP_BYTES, 64);
+    l.seqs = place(&at, n_seqs, sizeof(struct mla_sm90_seq), 64);
+    l.parts = place(&at, units, sizeof(struct mla_sm90_part), 64);
     l.bytes = at;
     return l;
 }
 
-size_t kernels_more_bytes(const struct mla_kernels *k, uint32_t n_items, uint32_t n_jobs, uint32_t n_seqs)
+static uint32_t units_of(const struct mla_kernels *k, uint32_t rows)
 {
-    return kernels_have_units(k) ? (size_t)lay_out_more(n_items, n_jobs, n_seqs).bytes : 0;
+    return (rows + k->section.rows_per_unit - 1) / k->section.rows_per_unit;
+}
+
+static uint64_t units_of_plan(const struct mla_kernels *k, const struct plan *plan)
+{
+    uint64_t units = 0;
+    for (uint32_t i = 0; i < plan->n_items; i++)
+        units += units_of(k, plan->tiles[plan->items[i].tile].rows);
+    return units;
 }
 
 /* Sections of the scratch, behind the partials. */
@@ -58,7 +65,7 @@ static struct scratch_layout lay_out_scratch(uint64_t units, uint64_t pages, uin
 {
     struct scratch_layout l;
     uint64_t at = 0;
-    l.maps = place(&at, n_jobs, UINT64_C(2) * MAP_BYTES, SCRATCH_ALIGN);
+    l.maps = place(&at, n_jobs, MLA_SM90_MAP_BYTES, SCRATCH_ALIGN);
     l.units = place(&at, units, sizeof(struct mla_sm90_unit), SCRATCH_ALIGN);
     l.pages = place(&at, pages, sizeof(uint32_t), SCRATCH_ALIGN);
     l.limits = place(&at, tokens, sizeof(uint32_t), SCRATCH_ALIGN);
@@ -82,24 +89,17 @@ static uint32_t pages_of(uint32_t kv_len)
     return kv_len / MLA_ABI_PAGE_TOKENS + (kv_len % MLA_ABI_PAGE_TOKENS != 0);
 }
 
-static uint32_t units_of(const struct mla_kernels *k, uint32_t rows)
-{
-    return (rows + k->section.rows_per_unit - 1) / k->section.rows_per_unit;
-}
-
 uint64_t mla_kernels_workspace_bytes(const struct mla_kernels *k, const struct plan *plan, uint32_t n_jobs,
                                      const struct mla_abi_seq *seqs, uint32_t n_seqs)
 {
-    uint64_t units = 0, pages = 0, tokens = 0;
+    uint64_t pages = 0, tokens = 0;
     if (!kernels_have_units(k))
         return plan->workspace_bytes;
-    for (uint32_t i = 0; i < plan->n_items; i++)
-        units += units_of(k, plan->tiles[plan->items[i].tile].rows);
     for (uint32_t s = 0; s < n_seqs; s++) {
         pages += pages_of(seqs[s].kv_len_max);
         tokens += seqs[s].q_len;
     }
-    return partial_bytes(plan) + kernels_scratch_bytes(k, units, pages, tokens, n_jobs);
+    return partial_bytes(plan) + kernels_scratch_bytes(k, units_of_plan(k, plan), pages, tokens, n_jobs);
 }
 
 uint64_t mla_kernels_scratch_bytes_max(const struct mla_kernels *k, const struct plan_request *request)
@@ -119,7 +119,7 @@ uint64_t mla_kernels_scratch_bytes_max(const struct mla_kernels *k, const struct
 
 size_t mla_kernels_more_bytes(const struct mla_kernels *k, const struct plan *plan, uint32_t n_jobs, uint32_t n_seqs)
 {
-    return kernels_more_bytes(k, plan->n_items, n_jobs, n_seqs);
+    return kernels_have_units(k) ? (size_t)lay_out_more(units_of_plan(k, plan), n_jobs, n_seqs).bytes : 0;
 }
 
 uint32_t kernels_units_of_launch(const struct mla_kernels_launch *launch)
@@ -129,61 +129,138 @@ uint32_t kernels_units_of_launch(const struct mla_kernels_launch *launch)
     return mine.n_units;
 }
 
-/* First tile of each sequence; sequences without rows have none. */
-static void write_tiles(const struct plan *plan, uint32_t n_seqs, uint32_t *seq_tiles)
+/* Token 0, head 0 of a sequence. */
+static uint64_t first_of(const struct mla_abi_tensor *x, uint32_t seq_of_job, uint32_t first_token)
 {
-    uint32_t tile = 0;
+    if (x->base == 0)
+        return 0;
+    int64_t offset = x->compact ? first_token * x->token_stride : seq_of_job * x->seq_stride;
+    return x->base + (uint64_t)offset;
+}
+
+static struct mla_sm90_unit unit_of(const struct mla_abi_job *job, const struct mla_abi_seq *seq, uint32_t of_job)
+{
+    const float log2_e = 1.4426950408889634f;
+    bool e4m3 = job->out_type == MLA_ABI_OUT_E4M3, rope = job->q_rope.base != 0;
+    struct mla_sm90_unit unit = {
+        .q = first_of(&job->q, of_job, seq->first_token),
+        .q_token = job->q.token_stride,
+        .q_head = job->q.head_stride,
+        .out = first_of(&job->o, of_job, seq->first_token),
+        .out_token = job->o.token_stride,
+        .out_head = job->o.head_stride,
+        .lse = first_of(&job->lse, of_job, seq->first_token),
+        .lse_token = job->lse.token_stride,
+        .lse_head = job->lse.head_stride,
+        .heads = job->heads,
+        .out_type = job->out_type,
+        .score_scale = job->score_scale * log2_e,
+        .out_scale = e4m3 ? job->kv_scale * job->inv_out_scale : job->kv_scale,
+        .beyond = job->num_pages > 0 ? job->num_pages : 1, /* maps of a plane without pages are of one page */
+    };
+    unit.q_rope = rope ? first_of(&job->q_rope, of_job, seq->first_token) : unit.q + MLA_ABI_V_DIM;
+    unit.q_rope_token = rope ? job->q_rope.token_stride : unit.q_token;
+    unit.q_rope_head = rope ? job->q_rope.head_stride : unit.q_head;
+    return unit;
+}
+
+static uint64_t element(uint64_t array, uint64_t index, uint64_t bytes)
+{
+    return array != 0 ? array + index * bytes : 0;
+}
+
+/* All of a sequence's record but its parts, and the places in the scratch. */
+static struct mla_sm90_seq seq_of(const struct mla_abi_job *job, const struct mla_abi_seq *seq, uint32_t of_job)
+{
+    return (struct mla_sm90_seq){
+        .unit = unit_of(job, seq, of_job),
+        .kv_len = element(job->kv_len, of_job, sizeof(int32_t)),
+        .table = element(job->table, seq->table_first, sizeof(int32_t)),
+        .visible = job->mask == MLA_ABI_MASK_VISIBLE ? element(job->visible, seq->first_token, sizeof(int32_t)) : 0,
+        .status = element(job->status, of_job, sizeof(uint64_t)),
+        .user_status = element(job->user_status, of_job, sizeof(uint64_t)),
+        .q_len = seq->q_len,
+        .kv_len_max = seq->kv_len_max,
+        .mask = job->mask,
+        .pages_per_entry = job->pages_per_entry,
+        .num_pages = job->num_pages,
+    };
+}
+
+/* Parts of a sequence together, in any order; unit records in the order of items. */
+static void write_parts(const struct mla_kernels *k, const struct plan *plan, uint32_t n_seqs,
+                        struct mla_sm90_seq *seqs, struct mla_sm90_part *parts, uint64_t address)
+{
+    uint64_t first = 0;
+    uint32_t unit = 0;
+    for (uint32_t t = 0; t < plan->n_tiles; t++)
+        seqs[plan->tiles[t].seq].n_parts += plan->tiles[t].n_items * units_of(k, plan->tiles[t].rows);
     for (uint32_t s = 0; s < n_seqs; s++) {
-        seq_tiles[s] = tile;
-        while (tile < plan->n_tiles && plan->tiles[tile].seq == s)
-            tile++;
+        seqs[s].parts = address + first * sizeof *parts;
+        first += seqs[s].n_parts;
+        seqs[s].n_parts = 0;
     }
-    seq_tiles[n_seqs] = tile;
+    for (uint32_t i = 0; i < plan->n_items; i++) {
+        const struct mla_abi_item *item = &plan->items[i];
+        const struct mla_abi_tile *tile = &plan->tiles[item->tile];
+        struct mla_sm90_seq *seq = &seqs[tile->seq];
+        struct mla_sm90_part *to = parts + (seq->parts - address) / sizeof *parts + seq->n_parts;
+        bool split = item->partial_row != MLA_ABI_NO_PARTIAL;
+        for (uint32_t row = 0; row < tile->rows; row += MLA_SM90_UNIT_ROWS) {
+            uint32_t rows = tile->rows - row;
+            *to++ = (struct mla_sm90_part){
+                .unit = unit++,
+                .page_begin = item->page_begin,
+                .page_end = item->page_end,
+                .row0 = tile->first_row + row,
+                .rows = rows < MLA_SM90_UNIT_ROWS ? rows : MLA_SM90_UNIT_ROWS,
+                .split = split,
+                .partial_row = split ? (int64_t)item->partial_row - tile->first_row : 0,
+            };
+            seq->n_parts++;
+        }
+    }
 }
 
 int mla_kernels_more_write(struct mla_kernels *k, const struct plan *plan, const struct mla_abi_job *jobs,
                            uint32_t n_jobs, const struct mla_abi_seq *seqs, uint32_t n_seqs, void *more,
                            uint64_t address, uint64_t workspace, struct mla_kernels_launch *launch)
 {
-    struct more_layout l = lay_out_more(plan->n_items, n_jobs, n_seqs);
-    char *to = more;
     memset(launch->more, 0, sizeof launch->more);
     if (!kernels_have_units(k))
         return 0;
-    for (uint32_t j = 0; j < n_jobs; j++) {
-        int rc = kernels_tensor_maps(k, &jobs[j], launch->abi.jobs, to + l.maps + (size_t)j * 2 * MAP_BYTES);
-        if (rc != 0)
-            return rc;
-    }
-    uint32_t *item_units = (uint32_t *)(void *)(to + l.item_units);
-    uint32_t *seq_pages = (uint32_t *)(void *)(to + l.seq_pages);
-    uint32_t *seq_tokens = (uint32_t *)(void *)(to + l.seq_tokens);
-    uint32_t units = 0, pages = 0, tokens = 0;
-    write_tiles(plan, n_seqs, (uint32_t *)(void *)(to + l.seq_tiles));
-    for (uint32_t i = 0; i < plan->n_items; i++) {
-        item_units[i] = units;
-        units += units_of(k, plan->tiles[plan->items[i].tile].rows);
-    }
+    uint64_t units = units_of_plan(k, plan), pages = 0, tokens = 0;
+    struct more_layout l = lay_out_more(units, n_jobs, n_seqs);
     for (uint32_t s = 0; s < n_seqs; s++) {
-        seq_pages[s] = pages;
-        seq_tokens[s] = tokens;
         pages += pages_of(seqs[s].kv_len_max);
         tokens += seqs[s].q_len;
     }
     struct scratch_layout scratch = lay_out_scratch(units, pages, tokens, n_jobs);
     uint64_t at = (workspace + partial_bytes(plan) + SCRATCH_ALIGN - 1) / SCRATCH_ALIGN * SCRATCH_ALIGN;
+    uint64_t page_ids = at + scratch.pages, limits = at + scratch.limits;
+    unsigned char *maps = (unsigned char *)more + l.maps;
+    struct mla_sm90_seq *records = (struct mla_sm90_seq *)(void *)((char *)more + l.seqs);
+    for (uint32_t j = 0; j < n_jobs; j++) {
+        int rc = kernels_tensor_maps(k, &jobs[j], launch->abi.jobs, maps + (size_t)j * MLA_SM90_MAP_BYTES);
+        if (rc != 0)
+            return rc;
+    }
+    for (uint32_t s = 0; s < n_seqs; s++) {
+        uint32_t job = seqs[s].job, of_job = s - jobs[job].first_seq;
+        records[s] = seq_of(&jobs[job], &seqs[s], of_job);
+        records[s].unit.map = at + scratch.maps + (uint64_t)job * MLA_SM90_MAP_BYTES;
+        records[s].unit.pages = page_ids;
+        records[s].unit.limits = limits;
+        records[s].maps = of_job == 0 ? address + l.maps + (uint64_t)job * MLA_SM90_MAP_BYTES : 0;
+        page_ids += (uint64_t)pages_of(seqs[s].kv_len_max) * sizeof(uint32_t);
+        limits += (uint64_t)seqs[s].q_len * sizeof(uint32_t);
+    }
+    write_parts(k, plan, n_seqs, records, (struct mla_sm90_part *)(void *)((char *)more + l.parts), address + l.parts);
     struct mla_sm90_launch mine = {
         .abi = launch->abi,
-        .seq_tiles = address + l.seq_tiles,
-        .item_units = address + l.item_units,
-        .seq_pages = address + l.seq_pages,
-        .seq_tokens = address + l.seq_tokens,
-        .maps = address + l.maps,
-        .map_copies = at + scratch.maps,
+        .seqs = address + l.seqs,
         .units = at + scratch.units,
-        .page_ids = at + scratch.pages,
-        .limits = at + scratch.limits,
-        .n_units = units,
+        .n_units = (uint32_t)units,
     };
     memcpy(launch, &mine, sizeof mine);
     return 0;

@@ -1,14 +1,28 @@
-/* Combines the partials of split tiles, and copies status words to where the callers want them. A warp has one row;
- * four rows a CTA, then CTAs for the status words of all sequences (mla_abi_launch.flags). */
+/* Combines the partials of split tiles, and copies status words to where the callers want them.
+ *
+ * Grid: x a tile's record, then CTAs for the status words of all sequences (mla_abi_launch.flags); y and every y-th row
+ * from there on of the tile are a CTA's. Four warps add, 128 columns each; a fifth fetches meanwhile what the output
+ * needs, which is one load after the other. Partials of a row are added in their order, whatever the grid.
+ */
 #include "kernels/device/output.cuh"
 #include "kernels/device/records.cuh"
+#include "kernels/ptx/grid.cuh"
 
 namespace mla
 {
 
-constexpr uint32_t kThreads = 128;
-constexpr uint32_t kRowsOfCta = kThreads / 32;
-constexpr uint32_t kCtasOfTile = MLA_ABI_TILE_ROWS / kRowsOfCta;
+constexpr uint32_t kThreads = 160;
+constexpr uint32_t kAdders = 128;
+constexpr uint32_t kInFlight = 8; /* partials of a thread */
+
+/* Where the rows of a tile go. */
+struct Output {
+    mla_abi_job job;
+    uint64_t fault; /* status word of the sequence */
+    uint32_t first_row;
+    uint32_t first_token;
+    uint32_t seq_of_job;
+};
 
 __device__ __forceinline__ void copy_status(const mla_abi_launch &launch, uint32_t index)
 {
@@ -20,13 +34,69 @@ __device__ __forceinline__ void copy_status(const mla_abi_launch &launch, uint32
         reinterpret_cast<uint64_t *>(job.user_status)[s] = reinterpret_cast<const uint64_t *>(job.status)[s];
 }
 
-/* The largest LSE of a row's partials, or NaN when one of them is. */
-__device__ __forceinline__ float top_lse(const float *lse, uint32_t stride, uint32_t n)
+/* In one load: what follows from a part of it would wait for another. */
+__device__ __forceinline__ mla_abi_reduce read_reduce(const mla_abi_launch &launch, uint32_t index)
 {
-    float top = -INFINITY;
-    bool nan = false;
-    for (uint32_t i = threadIdx.x % 32; i < n; i += 32) {
-        float value = lse[static_cast<uint64_t>(i) * stride];
+    uint4 v = record<uint4>(launch.reduces, index);
+    return {v.x, v.y, v.z, v.w};
+}
+
+/* A warp. */
+__device__ __forceinline__ void fetch_output(const mla_abi_launch &launch, const mla_abi_reduce &reduce, Output &to)
+{
+    uint32_t lane = threadIdx.x % 32;
+    mla_abi_tile tile = record<mla_abi_tile>(launch.tiles, reduce.tile);
+    mla_abi_seq seq = record<mla_abi_seq>(launch.seqs, tile.seq);
+    const mla_abi_job &job = record<mla_abi_job>(launch.jobs, seq.job);
+    for (uint32_t i = lane; i < sizeof job / 8; i += 32)
+        reinterpret_cast<uint64_t *>(&to.job)[i] = reinterpret_cast<const uint64_t *>(&job)[i];
+    if (lane == 0) {
+        to.seq_of_job = tile.seq - job.first_seq;
+        to.fault = reinterpret_cast<const uint64_t *>(job.status)[to.seq_of_job];
+        to.first_row = tile.first_row;
+        to.first_token = seq.first_token;
+    }
+}
+
+/* Partials of a row, the thread's four columns of them. */
+struct Partials {
+    const float *o;
+    const float *lse;
+    uint32_t rows; /* of the tile: rows between two partials */
+    uint32_t n;
+
+    __device__ __forceinline__ Partials(const mla_abi_launch &launch, const mla_abi_reduce &reduce, uint32_t row)
+        : rows(reduce.rows), n(reduce.n_partials)
+    {
+        uint64_t first = static_cast<uint64_t>(reduce.partial_row) + row;
+        o = reinterpret_cast<const float *>(launch.partial_o) + first * MLA_ABI_V_DIM + threadIdx.x * 4;
+        lse = reinterpret_cast<const float *>(launch.partial_lse) + first;
+    }
+
+    __device__ __forceinline__ float lse_of(uint32_t i) const
+    {
+        return i < n ? lse[static_cast<uint64_t>(i) * rows] : -INFINITY;
+    }
+
+    __device__ __forceinline__ void load(uint32_t first, float4 (&v)[kInFlight]) const
+    {
+#pragma unroll
+        for (uint32_t k = 0; k < kInFlight; k++) {
+            v[k] = make_float4(0, 0, 0, 0);
+            if (first + k < n)
+                v[k] = __ldcs(
+                    reinterpret_cast<const float4 *>(o + static_cast<uint64_t>(first + k) * rows * MLA_ABI_V_DIM));
+        }
+    }
+};
+
+/* The largest LSE of a row's partials, or NaN when one of them is. mine: the lane's first. */
+__device__ __forceinline__ float top_lse(const Partials &p, float mine)
+{
+    float top = mine;
+    bool nan = mine != mine;
+    for (uint32_t i = 32 + threadIdx.x % 32; i < p.n; i += 32) {
+        float value = p.lse_of(i);
         nan |= value != value;
         top = fmaxf(top, value);
     }
@@ -36,83 +106,92 @@ __device__ __forceinline__ float top_lse(const float *lse, uint32_t stride, uint
     return __any_sync(~0u, nan) ? NAN : top;
 }
 
-/* Adds weight * partial to the lane's 16 columns: 4 * lane ... of every 128. */
-__device__ __forceinline__ void add_partial(float4 (&o)[4], const float *partial, float weight)
+__device__ __forceinline__ void add(float4 &o, const float4 &v, float weight)
 {
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        float4 value = *reinterpret_cast<const float4 *>(partial + k * 128 + threadIdx.x % 32 * 4);
-        o[k].x += weight * value.x;
-        o[k].y += weight * value.y;
-        o[k].z += weight * value.z;
-        o[k].w += weight * value.w;
-    }
+    o.x += weight * v.x;
+    o.y += weight * v.y;
+    o.z += weight * v.z;
+    o.w += weight * v.w;
 }
 
-__device__ __forceinline__ void reduce_row(const mla_abi_launch &launch, const mla_abi_reduce &reduce, uint32_t row)
+/* Returns the row's LSE; o: its four columns, normalised. A warp. */
+__device__ __forceinline__ float reduce_row(const Partials &p, float4 &o)
 {
     uint32_t lane = threadIdx.x % 32;
-    const mla_abi_tile &tile = record<mla_abi_tile>(launch.tiles, reduce.tile);
-    const mla_abi_seq &seq = record<mla_abi_seq>(launch.seqs, tile.seq);
-    const mla_abi_job &job = record<mla_abi_job>(launch.jobs, seq.job);
-    uint32_t seq_of_job = tile.seq - job.first_seq;
-    if (reinterpret_cast<const uint64_t *>(job.status)[seq_of_job] != 0)
-        return;
-
-    const float *lse = reinterpret_cast<const float *>(launch.partial_lse) + reduce.partial_row + row;
-    const float *partial = reinterpret_cast<const float *>(launch.partial_o) +
-                           (static_cast<uint64_t>(reduce.partial_row) + row) * MLA_ABI_V_DIM;
-    float top = top_lse(lse, reduce.rows, reduce.n_partials);
-    float4 o[4];
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-        o[k] = make_float4(0, 0, 0, 0);
+    float4 v[kInFlight];
+    float value = p.lse_of(lane);
+    p.load(0, v); /* on their way while the weights are made */
+    float top = top_lse(p, value);
+    o = make_float4(0, 0, 0, 0);
+    if (top != top || top == -INFINITY) { /* NaN, or no partial saw a key */
+        o.x = o.y = o.z = o.w = top != top ? NAN : 0.0f;
+        return top;
+    }
     float sum = 0;
-    float result = top; /* NaN, or -infinity: no partial saw a key */
-    float scale = top == top ? 0.0f : NAN;
-    if (top == top && top != -INFINITY) {
-        for (uint32_t first = 0; first < reduce.n_partials; first += 32) {
-            uint32_t n = min(32u, reduce.n_partials - first);
-            float weight = 0;
-            if (lane < n)
-                weight = expf(lse[static_cast<uint64_t>(first + lane) * reduce.rows] - top);
-            sum += weight;
-            const float *from = partial + static_cast<uint64_t>(first) * reduce.rows * MLA_ABI_V_DIM;
-            for (uint32_t i = 0; i < n; i++) {
-                float w = __shfl_sync(~0u, weight, i);
+    for (uint32_t first = 0; first < p.n; first += 32) {
+        if (first != 0)
+            value = p.lse_of(first + lane);
+        float weight = first + lane < p.n ? expf(value - top) : 0.0f;
+        sum += weight;
+        for (uint32_t i = 0; i < 32 && first + i < p.n; i += kInFlight) {
+            if (first + i != 0)
+                p.load(first + i, v);
+#pragma unroll
+            for (uint32_t k = 0; k < kInFlight; k++) {
+                float w = __shfl_sync(~0u, weight, i + k);
                 if (w != 0)
-                    add_partial(o, from + static_cast<uint64_t>(i) * reduce.rows * MLA_ABI_V_DIM, w);
+                    add(o, v[k], w);
             }
         }
-#pragma unroll
-        for (int step = 16; step > 0; step /= 2)
-            sum += __shfl_xor_sync(~0u, sum, step);
-        scale = 1.0f / sum;
-        result = top + logf(sum);
     }
-
-    Row at(job, tile.first_row + row);
-    uint64_t to = row_address(job.o, seq_of_job, seq.first_token, at.token, at.head);
 #pragma unroll
-    for (int k = 0; k < 4; k++)
-        store_output(job, to, k * 128 + lane * 4,
-                     make_float4(o[k].x * scale, o[k].y * scale, o[k].z * scale, o[k].w * scale));
-    if (lane == 0 && job.lse.base != 0)
-        *reinterpret_cast<float *>(row_address(job.lse, seq_of_job, seq.first_token, at.token, at.head)) = result;
+    for (int step = 16; step > 0; step /= 2)
+        sum += __shfl_xor_sync(~0u, sum, step);
+    float scale = 1.0f / sum;
+    o.x *= scale;
+    o.y *= scale;
+    o.z *= scale;
+    o.w *= scale;
+    return top + logf(sum);
+}
+
+__device__ __forceinline__ void write_row(const Output &to, uint32_t row, const float4 &o, float lse)
+{
+    Row at(to.job, to.first_row + row);
+    uint64_t out = row_address(to.job.o, to.seq_of_job, to.first_token, at.token, at.head);
+    store_output(to.job, out, threadIdx.x * 4, o);
+    if (threadIdx.x == 0 && to.job.lse.base != 0)
+        *reinterpret_cast<float *>(row_address(to.job.lse, to.seq_of_job, to.first_token, at.token, at.head)) = lse;
 }
 
 } // namespace mla
 
-extern "C" __global__ void __launch_bounds__(128) mla_reduce(const __grid_constant__ mla_abi_launch launch)
+extern "C" __global__ void __launch_bounds__(160, 6) mla_reduce(const __grid_constant__ mla_abi_launch launch)
 {
     using namespace mla;
-    uint32_t tile_ctas = launch.n_reduces * kCtasOfTile;
-    if (blockIdx.x >= tile_ctas) {
-        copy_status(launch, (blockIdx.x - tile_ctas) * kThreads + threadIdx.x);
+    __shared__ Output to;
+    grid_wait();
+    if (blockIdx.x >= launch.n_reduces) {
+        if (blockIdx.y == 0)
+            copy_status(launch, (blockIdx.x - launch.n_reduces) * kThreads + threadIdx.x);
         return;
     }
-    const mla_abi_reduce &reduce = record<mla_abi_reduce>(launch.reduces, blockIdx.x / kCtasOfTile);
-    uint32_t row = blockIdx.x % kCtasOfTile * kRowsOfCta + threadIdx.x / 32;
-    if (row < reduce.rows)
-        reduce_row(launch, reduce, row);
+    mla_abi_reduce reduce = read_reduce(launch, blockIdx.x);
+    uint32_t row = blockIdx.y;
+    if (row >= reduce.rows)
+        return;
+    if (threadIdx.x >= kAdders) {
+        fetch_output(launch, reduce, to);
+        __syncthreads();
+        return;
+    }
+    for (bool first = true; row < reduce.rows; row += gridDim.y, first = false) {
+        float4 o;
+        float lse = reduce_row(Partials(launch, reduce, row), o);
+        if (first)
+            __syncthreads();
+        if (to.fault != 0)
+            return;
+        write_row(to, row, o, lse);
+    }
 }

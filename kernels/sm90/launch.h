@@ -41,19 +41,45 @@ struct mla_sm90_unit {
     uint32_t beyond;   /* a page id that is past the plane */
 };
 
+/* A unit as it was planned. 32 bytes; those of a sequence lie together. */
+struct mla_sm90_part {
+    uint32_t unit; /* its record's index */
+    uint32_t page_begin;
+    uint32_t page_end;
+    uint32_t row0;
+    uint32_t rows;
+    uint32_t split; /* 1: row r of the sequence is partial row partial_row + r; 0: the unit writes O and LSE itself */
+    int64_t partial_row; /* 0 unless split */
+};
+
+/* What the prepare kernel needs of a sequence, of its job and of its units, written by the host so that one load brings
+ * all of it: chains of loads are what that kernel's time is made of. 240 bytes, read as 16-byte vectors. */
+struct mla_sm90_seq {
+    struct mla_sm90_unit unit; /* of a unit that is not split, but for what parts and device memory decide. pages: room
+                                  for the page ids of all pages, limits: for q_len counts, map: for the job's maps */
+    uint64_t kv_len;           /* address of its length (int32), or 0: kv_len_max is the length */
+    uint64_t table;            /* of its first table entry (int32) */
+    uint64_t visible;          /* of its first token's count (int32); 0 unless mask VISIBLE */
+    uint64_t status;           /* of its word */
+    uint64_t user_status;      /* the same in the caller's memory, or 0 */
+    uint64_t maps;             /* of the first sequence of a job: what is copied to unit.map; 0 for the others */
+    uint64_t parts;            /* struct mla_sm90_part [n_parts] */
+    uint32_t n_parts;
+    uint32_t q_len;
+    uint32_t kv_len_max;
+    uint32_t mask;
+    uint32_t pages_per_entry;
+    uint32_t num_pages; /* of the plane */
+};
+
 struct mla_sm90_launch {
     struct mla_abi_launch abi;
-    uint64_t seq_tiles;  /* uint32 [n_seqs + 1]: first tile of each sequence */
-    uint64_t item_units; /* uint32 [n_items]: first unit of each item */
-    uint64_t seq_pages;  /* uint32 [n_seqs]: place of its page ids */
-    uint64_t seq_tokens; /* uint32 [n_seqs]: place of its limits */
-    uint64_t maps;       /* per job: two CUtensorMap of 128 bytes, latent boxes and rope boxes */
-    uint64_t map_copies; /* scratch: the same in device memory, where the copy engine reads them */
-    uint64_t units;      /* scratch: struct mla_sm90_unit [n_units] */
-    uint64_t page_ids;   /* scratch: uint32 */
-    uint64_t limits;     /* scratch: uint32 */
+    uint64_t seqs;  /* struct mla_sm90_seq [n_seqs] */
+    uint64_t units; /* scratch: struct mla_sm90_unit [n_units] */
     uint32_t n_units;
     uint32_t reserved; /* 0; the kernel has uses for a zero that the compiler does not know */
 };
+
+#define MLA_SM90_MAP_BYTES 256u /* of a job: two CUtensorMap of 128 bytes, latent boxes and rope boxes */
 
 #endif

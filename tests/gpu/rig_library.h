@@ -1,6 +1,6 @@
 /* The rig of tests/support/rig.h over libmla-kernels alone: no daemon, no backend. Registered memory is device memory
  * with a copy in this process, the daemon's records are pinned host memory. Each fitting section of the manifest is one
- * "backend" (MLA_TEST_VARIANT=name: only that).
+ * "backend" (MLA_TEST_VARIANT=name: only that). MLA_TEST_PROGRAMMATIC=1 sets mla_kernels_options.programmatic.
  */
 #ifndef MLA_TESTS_GPU_RIG_LIBRARY_H
 #define MLA_TESTS_GPU_RIG_LIBRARY_H
@@ -22,8 +22,10 @@ struct lib {
     CUstream stream;
     CUdeviceptr workspace;
     void *blob; /* pinned */
-    uint64_t blob_address;
+    CUdeviceptr blob_device;
+    CUdeviceptr blob_copy; /* in device memory */
     size_t blob_bytes;
+    uint32_t n_blobs;
     CUgraph graph;
     CUgraphExec exec;
     enum lib_mode mode;
