@@ -15,10 +15,8 @@
 #ifndef MLA_KERNELS_BASELINE_H128_H
 #define MLA_KERNELS_BASELINE_H128_H
 
+#include "kernels/baseline/h128_args.h"
 #include "kernels/host/mla_kernels.h"
-
-#define H128_HEADS  128u
-#define H128_TOKENS 4u /* of a request */
 
 struct h128;
 struct h128_job;
@@ -32,7 +30,8 @@ int h128_open(const struct cuda_driver *driver, struct mla_kernels *kernels, str
 void h128_close(struct h128 *h);
 
 /* What to pad. The job's first_seq is 0; its tensors are device memory, its table the device's or pinned. kv_len and
- * user_status must be 0: lengths are kv_len_max. Masks, layouts, output types as the library's. */
+ * user_status must be 0: lengths are kv_len_max. Rows of Q and O begin at multiples of 16 bytes. Masks, layouts, output
+ * types as the library's. */
 struct h128_request {
     const struct mla_abi_job *job;
     const struct mla_abi_seq *seqs; /* job->n_seqs of them, job 0 */
