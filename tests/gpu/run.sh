@@ -206,6 +206,7 @@ section_kernels() {
     start kernels 240 "$dir/gpu_kernels" "$suite"
   done
   finish
+  cat "$work"/*.out | grep '^accuracy ' | tee -a "$log"
 }
 
 section_backend() {

@@ -228,7 +228,7 @@ static void fill_inputs(struct dc_job *job)
         /* Aliased pages need one round only. */
         uint64_t keys = shape->seqs[s].kv_len;
         uint64_t round = (uint64_t)shape->num_pages * MLA_ABI_PAGE_TOKENS;
-        for (uint32_t k = 0; k < (keys < round ? keys : round); k++)
+        for (uint32_t k = 0; !shape->own_keys && k < (keys < round ? keys : round); k++)
             fill_row(&prng, kv_bytes, dc_key(job, s, k), MLA_ABI_QK_DIM);
     }
     free(q_bytes);

@@ -71,6 +71,7 @@ struct dc_shape {
     bool batch_invariant;
     bool guard;                    /* every array and the pool end where readable memory ends */
     bool sparse;                   /* do not touch the pool where no key lies (no NaN there) */
+    bool own_keys;                 /* the test fills all keys itself */
     enum dc_place table;           /* [HOST] */
     enum dc_place kv_len;          /* [ABSENT: kv_len_max is the length; then kv_len_max must be kv_len] */
     enum dc_place visible;         /* [HOST] */

@@ -4,7 +4,9 @@
 
 #include "tests/support/check_main.h"
 #include "tests/support/fp8.h"
+#include "tests/support/prng.h"
 #include "tests/support/reference.h"
+#include "tests/support/sampled.h"
 
 START_TEST(e4m3_landmarks)
 {
@@ -234,6 +236,80 @@ START_TEST(comparison_finds_what_is_off)
 }
 END_TEST
 
+/* Rows of different lengths over shuffled pages, the last one ragged, against ref_decode(). */
+START_TEST(sampled_rows_are_the_reference)
+{
+    enum { PAGES = 9, ROWS = 5, KEYS = PAGES * 64 - 20 };
+    static uint8_t kv[PAGES * 64 * REF_QK_DIM], q[ROWS * REF_QK_DIM];
+    static struct sampled_row rows[ROWS];
+    static double o[ROWS * REF_V_DIM], lse[ROWS];
+    const int32_t table[PAGES] = {3, 7, 0, 8, 1, 2, 6, 5, 4};
+    const uint32_t q_len[1] = {ROWS}, kv_len[1] = {KEYS};
+    const uint64_t table_first[1] = {0};
+    struct prng prng = {9};
+    for (size_t i = 0; i < sizeof(kv); i++)
+        kv[i] = fp8_encode(0.5 + prng_normal(&prng));
+    for (size_t i = 0; i < sizeof(q); i++)
+        q[i] = fp8_encode(prng_normal(&prng));
+    struct ref_job job = {.heads = 1,
+                          .n_seqs = 1,
+                          .q_len = q_len,
+                          .kv_len_max = kv_len,
+                          .q = {.base = q, .token_stride = REF_QK_DIM, .head_stride = REF_QK_DIM, .compact = true},
+                          .kv = kv,
+                          .page_stride = 64 * REF_QK_DIM,
+                          .row_stride = REF_QK_DIM,
+                          .num_pages = PAGES,
+                          .pages_per_entry = 1,
+                          .table = table,
+                          .table_first = table_first,
+                          .mask = MLA_MASK_CAUSAL,
+                          .softmax_scale = 3.0 / 24,
+                          .q_scale = 1,
+                          .kv_scale = 1};
+    ck_assert_int_eq(ref_decode(&job, o, lse, NULL), 0);
+    for (uint32_t r = 0; r < ROWS; r++) {
+        rows[r].keys = KEYS - ROWS + r + 1;
+        for (uint32_t i = 0; i < REF_QK_DIM; i++)
+            rows[r].q[i] = fp8_decode(q[r * REF_QK_DIM + i]);
+    }
+    sampled_decode(kv, table, 3.0 / 24, true, rows, ROWS);
+    double error[SAMPLED_ROUNDINGS] = {0}, all = 0;
+    for (uint32_t r = 0; r < ROWS; r++) {
+        ck_assert_double_eq_tol(rows[r].lse, lse[r], 1e-12);
+        for (uint32_t i = 0; i < REF_V_DIM; i++) {
+            double want = o[r * REF_V_DIM + i];
+            ck_assert_double_eq_tol(rows[r].o[i], want, 1e-12);
+            all += want * want;
+            for (uint32_t e = 0; e < SAMPLED_ROUNDINGS; e++)
+                error[e] += (rows[r].rounded[e][i] - want) * (rows[r].rounded[e][i] - want);
+        }
+    }
+    for (uint32_t e = 0; e < SAMPLED_ROUNDINGS; e++) /* of weights within 1/16, 2.6 % in the mean, over few keys */
+        ck_assert_msg(sqrt(error[e] / all) > 1e-3 && sqrt(error[e] / all) < 3e-2, "%g", sqrt(error[e] / all));
+}
+END_TEST
+
+/* Two keys of weights 1 and 2^-3.3 and values 0 and 1. At shift 0 the weights are 256 and 26 (of 25.99), at 0.4 they
+ * are 192 (of 194.01) and 20 (of 19.70), at 2.6 they are 44 (of 42.22) and 4.5 (of 4.287). */
+START_TEST(sampled_roundings_by_hand)
+{
+    static uint8_t kv[64 * REF_QK_DIM];
+    static struct sampled_row row;
+    const int32_t table[1] = {0};
+    memset(kv + REF_QK_DIM, FP8_ONE, REF_V_DIM); /* the second key */
+    kv[REF_V_DIM] = FP8_ONE;                     /* of the first, in its rope part */
+    row.keys = 2;
+    row.q[REF_V_DIM] = 3.3 * log(2);
+    sampled_decode(kv, table, 1, true, &row, 1);
+    ck_assert_double_eq_tol(row.o[5], 1 / (1 + exp2(3.3)), 1e-12);
+    ck_assert_double_eq_tol(row.lse, log(1 + exp2(3.3)), 1e-12);
+    ck_assert_double_eq_tol(row.rounded[0][5], 26.0 / 282, 1e-12);
+    ck_assert_double_eq_tol(row.rounded[1][5], 20.0 / 212, 1e-12);
+    ck_assert_double_eq_tol(row.rounded[2][5], 4.5 / 48.5, 1e-12);
+}
+END_TEST
+
 MLA_SUITE(reference)
 {
     TCase *tc = mla_tcase(suite, "formats");
@@ -246,4 +322,7 @@ MLA_SUITE(reference)
     tcase_add_test(tc, nan_reaches_rows_that_see_it);
     tcase_add_test(tc, faults);
     tcase_add_test(tc, comparison_finds_what_is_off);
+    tc = mla_tcase(suite, "sampled");
+    tcase_add_test(tc, sampled_rows_are_the_reference);
+    tcase_add_test(tc, sampled_roundings_by_hand);
 }
