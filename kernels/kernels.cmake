@@ -81,6 +81,50 @@ reduce_fixed_ns = 3000
 " PARENT_SCOPE)
 endfunction()
 
+# mla1: the baseline that the Hopper kernel is measured by, only by its name; takes the same launches, prepared and
+# reduced by the same kernels. page_ns: an estimate until it is measured.
+function(mlad_mla1_kernel SHARED_BYTES)
+  mlad_kernel(OUTPUT mla1.cubin SOURCE baseline/mla1.cu ARCH sm_90a DEFINES MLA_MLA1_SHARED_BYTES=${SHARED_BYTES})
+  set(MLAD_KERNEL_LOGS ${MLAD_KERNEL_LOGS} PARENT_SCOPE)
+  set(mlad_manifest "${mlad_manifest}
+[mla1]
+abi = ${MLAD_KERNEL_ABI}
+arch = sm_90a
+by_name_only = 1
+min_compute_capability = 90
+max_compute_capability = 90
+prepare_file = sm90-prepare.cubin
+prepare_entry = mla_prepare_sm90
+prepare_threads = 512
+decode_file = mla1.cubin
+decode_entry = mla_decode_sm90_mla1
+decode_threads = 512
+decode_shared_bytes = ${SHARED_BYTES}
+tile_rows = 256
+rows_per_unit = 128
+ctas_per_unit = 2
+min_pages_per_split = 8
+reduce_file = reduce-sm_90a.cubin
+reduce_entry = mla_reduce
+reduce_threads = 160
+reduce_ctas_per_tile = 256
+launch_ns = 5600
+fill_ns = 1000
+page_ns = 1500
+drain_ns = 500
+partial_ns = 1500
+reduce_launch_ns = 700
+reduce_bytes_per_us = 4000000
+reduce_fixed_ns = 3000
+" PARENT_SCOPE)
+endfunction()
+
+# h128: what that baseline packs and unpacks with (kernels/baseline/h128.h); no section of the manifest.
+function(mlad_h128_kernels)
+  mlad_kernel(OUTPUT h128.cubin SOURCE baseline/h128.cu ARCH sm_90a)
+  set(MLAD_KERNEL_LOGS ${MLAD_KERNEL_LOGS} PARENT_SCOPE)
+endfunction()
+
 file(STRINGS abi/abi.h mlad_abi_line REGEX "^#define MLA_ABI_VERSION ")
 string(REGEX MATCH "[0-9]+" MLAD_KERNEL_ABI "${mlad_abi_line}")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/abi/abi.h")
@@ -88,6 +132,8 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_CURRENT_
 mlad_sm90_kernel(225976)
 mlad_generic_kernel(sm_90a cubin 2 124928 90 90)
 mlad_generic_kernel(compute_80 ptx 1 88064 80 9999 sm_80 sm_90 sm_100 sm_120)
+mlad_mla1_kernel(222800)
+mlad_h128_kernels()
 
 file(CONFIGURE OUTPUT "${MLAD_KERNELS_DIR}/kernels.ini" @ONLY CONTENT
 "; Kernel files of mlad @PROJECT_VERSION@, nvcc @MLAD_CUDA_VERSION@; made by the build, not meant to be edited.

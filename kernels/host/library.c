@@ -75,7 +75,7 @@ static bool choose(const struct opening *o, const struct kernels_manifest *manif
     int cc = o->k->facts.compute_capability;
     while (*at < manifest->n_sections) {
         const struct kernels_section *section = &manifest->sections[(*at)++];
-        if (variant && strcmp(variant, section->name) != 0)
+        if (variant ? strcmp(variant, section->name) != 0 : section->by_name_only)
             continue;
         if (fits(section, cc, shared_bytes)) {
             o->k->section = *section;

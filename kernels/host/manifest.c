@@ -11,6 +11,7 @@
 /* X(name, member, least, most) */
 #define NUMBERS(X)                                                                                                     \
     X(abi, abi, 0, UINT32_MAX)                                                                                         \
+    X(by_name_only, by_name_only, 0, 1)                                                                                \
     X(min_compute_capability, min_compute_capability, 10, 9999)                                                        \
     X(max_compute_capability, max_compute_capability, 10, 9999)                                                        \
     X(decode_threads, decode_threads, 32, 1024)                                                                        \
@@ -137,6 +138,8 @@ static int take(void *user, const char *section_name, const char *name, const ch
 /* The keys of the prepare kernel come together or not at all. */
 static bool is_optional(const struct kernels_section *section, const char *name)
 {
+    if (strcmp(name, "by_name_only") == 0)
+        return true;
     return strncmp(name, "prepare_", 8) == 0 && section->prepare_threads == 0 && section->prepare_file[0] == '\0' &&
            section->prepare_entry[0] == '\0';
 }

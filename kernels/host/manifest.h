@@ -3,6 +3,7 @@
  *     [generic-sm_90a]
  *     abi = 1                          MLA_ABI_VERSION that the files were built with
  *     arch = sm_90a                    for people
+ *     by_name_only = 1                 may be left out. Not 0: taken only when it is asked for by its name
  *     min_compute_capability = 90      10 * major + minor, both inclusive
  *     max_compute_capability = 90
  *     decode_file = generic-sm_90a.cubin
@@ -46,6 +47,7 @@ struct kernels_section {
     char reduce_file[96];
     char reduce_entry[64];
     uint32_t abi;
+    uint32_t by_name_only;
     uint32_t min_compute_capability;
     uint32_t max_compute_capability;
     uint32_t decode_threads;

@@ -79,6 +79,11 @@ START_TEST(what_is_wrong_is_said)
     write_manifest(directory, MLA_ABI_VERSION, 9999, "");
     refused(&options, -ENOTSUP, "no section fits");
     write_manifest(directory, MLA_ABI_VERSION, 80, "");
+    write_manifest(directory, MLA_ABI_VERSION, 80, "by_name_only = 1\n");
+    refused(&options, -ENOTSUP, "no section fits");
+    options.variant = "x";
+    refused(&options, -ENOENT, "r.ptx");
+    write_manifest(directory, MLA_ABI_VERSION, 80, "by_name_only = 0\n");
     options.variant = "y";
     refused(&options, -ENOTSUP, "no section y fits");
     options.variant = NULL;

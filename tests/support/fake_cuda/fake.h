@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "kernels/abi/abi.h"
+#include "kernels/baseline/h128_args.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
 
 #define FAKE_API          __attribute__((visibility("default")))
@@ -186,7 +187,8 @@ struct fake_op {
         struct {
             CUfunction function;
             struct mla_abi_launch launch;
-            uint64_t number; /* FAKE_SPIN: nanoseconds; FAKE_READ: address */
+            struct h128_args h128; /* FAKE_H128_* */
+            uint64_t number;       /* FAKE_SPIN: nanoseconds; FAKE_READ: address */
         } kernel;
     };
     void *staged; /* copy: pageable source, taken at the call */
@@ -248,6 +250,10 @@ CUresult fake_execute_wait(CUstream stream, const struct fake_op *op);
  * lock. */
 void fake_kernel_uses(struct fake_op *op, bool executing); /* kernel_uses.c */
 void fake_scratch_free(struct fake_scratch *scratch);
+/* execute_h128.c: what the baseline's kernels do, and some of what they use. */
+void fake_h128_uses(struct fake_op *found, const struct h128_args *args);
+void fake_h128_pack(const struct h128_args *args);
+void fake_h128_unpack(const struct h128_args *args);
 
 /* event.c, with the lock held. */
 struct CUevent_st {
@@ -281,7 +287,20 @@ void fake_graphs_free(CUcontext context);
 
 /* module.c */
 /* FAKE_PREPARE: what goes before a decode kernel that shares out units; the two write the callers' status words. */
-enum fake_kernel { FAKE_DECODE = 1, FAKE_DECODE_UNITS, FAKE_PREPARE, FAKE_REDUCE, FAKE_SPIN, FAKE_READ };
+enum fake_kernel {
+    FAKE_DECODE = 1,
+    FAKE_DECODE_UNITS,
+    FAKE_PREPARE,
+    FAKE_REDUCE,
+    FAKE_H128_PACK,
+    FAKE_H128_UNPACK,
+    FAKE_SPIN,
+    FAKE_READ
+};
+static inline bool fake_is_h128(enum fake_kernel kernel)
+{
+    return kernel == FAKE_H128_PACK || kernel == FAKE_H128_UNPACK;
+}
 struct CUfunc_st {
     enum fake_kernel kernel;
     char name[128];

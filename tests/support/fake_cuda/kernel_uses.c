@@ -45,7 +45,9 @@ void fake_kernel_uses(struct fake_op *op, bool executing)
     const struct mla_abi_launch *l = &op->kernel.launch;
     if (op->kernel.function->kernel == FAKE_READ)
         fake_op_use(&found, op->kernel.number, 1, false);
-    if (op->kernel.function->kernel != FAKE_READ && op->kernel.function->kernel != FAKE_SPIN) {
+    if (fake_is_h128(op->kernel.function->kernel)) {
+        fake_h128_uses(&found, &op->kernel.h128);
+    } else if (op->kernel.function->kernel != FAKE_READ && op->kernel.function->kernel != FAKE_SPIN) {
         uint64_t jobs_bytes = l->n_jobs * sizeof(struct mla_abi_job);
         fake_op_use(&found, l->jobs, jobs_bytes, false);
         fake_op_use(&found, l->seqs, l->n_seqs * sizeof(struct mla_abi_seq), false);

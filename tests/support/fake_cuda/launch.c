@@ -106,6 +106,8 @@ FAKE_API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction func
     op->kernel.function = function;
     if (function->kernel == FAKE_SPIN || function->kernel == FAKE_READ)
         memcpy(&op->kernel.number, params[0], sizeof op->kernel.number);
+    else if (fake_is_h128(function->kernel))
+        memcpy(&op->kernel.h128, params[0], sizeof op->kernel.h128);
     else
         memcpy(&op->kernel.launch, params[0], sizeof op->kernel.launch);
     return fake_enqueue(config->hStream, op);

@@ -135,6 +135,8 @@ static enum fake_kernel kernel_of(const char *name)
            : strstr(name, "prepare")     ? FAKE_PREPARE
            : strstr(name, "decode_sm90") ? FAKE_DECODE_UNITS
            : strstr(name, "decode")      ? FAKE_DECODE
+           : strstr(name, "h128_pack")   ? FAKE_H128_PACK
+           : strstr(name, "h128_unpack") ? FAKE_H128_UNPACK
            : !strcmp(name, "fake_spin")  ? FAKE_SPIN
            : !strcmp(name, "fake_read")  ? FAKE_READ
                                          : 0;
