@@ -11,30 +11,57 @@
 #include "tests/bench/machine.h"
 
 static const char help[] =
-    "usage: mla-bench shapes [--json FILE] [--csv FILE] [--check] [options]\n"
+    "usage: mla-bench shapes [--json FILE] [--csv FILE] [--check] [parts] [options]\n"
     "The decode kernels on this machine's first GPU, through libmla-kernels: e4m3 Q, KV and output, 64-token pages,\n"
     "causal, shuffled page tables and records in device memory, every launch on pages that are not in L2. Times are\n"
     "those of CUDA graphs of 20 launches, split-KV and reducer included, medians of 15 repeats, variants in turn.\n"
     "\n"
+    "Parts; several in one run share its memory. Without any: --reference.\n"
+    "  --reference          the shapes for all variants: time, TFLOP/s, ratios, prepare/decode/reduce; geometric "
+    "means\n"
+    "  --splits             the planner's split choice against every uniform count and policy; native variant\n"
+    "  --errors [--quick]   f32 output against float64 on sampled rows, five data sets, all variants; quick: B 1 and "
+    "4\n"
+    "  --ablate             native with one thing changed at a time, first KV of the list; sections NATIVE-WHAT too\n"
+    "  --second             H 12,24,48,96, Q 1,4,8, KV 4K,32K,128K against the roofline [--batch 32] [--rate TFLOP/s]\n"
+    "  --rows, --kv         sweeps: Q 1 to 64 with B 4; KV 64 to 1M with B 1 and 8\n"
+    "  --ragged             sequences of 1 to KV tokens and 1 to Q queries\n"
+    "Options:\n"
     "  --variants A,B,...   sections of kernels.ini; the first is the native one (sm90,mla1,h128); missing ones are "
     "said\n"
-    "  --batches, --q, --kv LIST and --heads N   other shapes than B 1,4,16,64, Q 4,8, KV 65536,131072, H 96\n"
+    "  --batches, --q-len, --kv-len LIST, --heads N   other shapes than B 1,4,16,64, Q 4,8, KV 65536,131072, H 96\n"
     "  --iterations N       launches of a graph (20)\n"
     "  --repeats N          timed graphs (15)\n"
-    "  --warmup MS          of each shape (100)\n"
+    "  --warmup MS          of each reference shape (100)\n"
     "  --raw MS             of a launch of the raw-WGMMA loop, 0: not measured (150)\n"
+    "  --splits-max N       uniform splits that --splits tries (64)\n"
     "  --no-parts           does not time prepare, reducer and adapters alone\n"
     "\n"
-    "Prints us [q1 q3  min max]; ratios are this variant's rate over the other's. --check: exit 1 when a bar is "
-    "missed;\n"
-    "bars are for the 16 reference shapes. Files are written after every shape. Exit 77 without a GPU.\n";
+    "Prints us [q1 q3  min max]; \"1.2x A\" is this variant's rate over A's. --check: exit 1 when a bar is missed; "
+    "bars\n"
+    "are for the 16 reference shapes and the whole second list. Files are written after every shape. Exit 77 without "
+    "a\n"
+    "GPU or a driver.\n";
+
+static const struct mode modes[] = {
+    {"--reference", reference_want, reference_run},
+    {"--splits", reference_want, splits_run},
+    {"--ablate", reference_want, ablate_run},
+    {"--second", second_want, second_run},
+    {"--rows", rows_want, rows_run},
+    {"--kv", kv_want, kv_run},
+    {"--ragged", ragged_want, ragged_run},
+    {"--errors", errors_want, errors_run}, /* the last: it refills the pool */
+};
+#define MODES (sizeof modes / sizeof modes[0])
 
 #define LAUNCHES_OF_RAW 3
 
 /* "1,4,16": numbers from 1 up. false after a line on stderr. */
-static bool take_list(int argc, char **argv, const char *name, uint32_t *list, uint32_t *n)
+static bool take_list(int argc, char **argv, const char *name, uint32_t *list, uint32_t *n, bool *given)
 {
     const char *text = bench_text_option(argc, argv, name, NULL);
+    *given = text != NULL;
     if (!text)
         return true;
     *n = 0;
@@ -54,31 +81,45 @@ static bool take_list(int argc, char **argv, const char *name, uint32_t *list, u
 
 struct options {
     const char *variants;
-    long iterations, repeats, warmup_ms, raw_ms, heads;
+    long iterations, repeats, warmup_ms, raw_ms, heads, splits_max, batch, rate;
+    bool modes[MODES];
 };
 
 static bool take_options(int argc, char **argv, struct run *run, struct options *o)
 {
     run->lists = shape_reference;
-    if (!take_list(argc, argv, "--batches", run->lists.batches, &run->lists.n_batches) ||
-        !take_list(argc, argv, "--q", run->lists.q, &run->lists.n_q) ||
-        !take_list(argc, argv, "--kv", run->lists.kv, &run->lists.n_kv))
+    if (!take_list(argc, argv, "--batches", run->lists.batches, &run->lists.n_batches, &run->own_batches) ||
+        !take_list(argc, argv, "--q-len", run->lists.q, &run->lists.n_q, &run->own_q) ||
+        !take_list(argc, argv, "--kv-len", run->lists.kv, &run->lists.n_kv, &run->own_kv))
         return false;
     o->variants = bench_text_option(argc, argv, "--variants", "sm90,mla1,h128");
-    o->heads = bench_option(argc, argv, "--heads", 96, 1, 128);
+    o->heads = bench_option(argc, argv, "--heads", 0, 0, 128);
+    o->splits_max = bench_option(argc, argv, "--splits-max", 64, 1, 64);
+    o->batch = bench_option(argc, argv, "--batch", 32, 1, 4096);
+    o->rate = bench_option(argc, argv, "--rate", 0, 0, 10000);
     o->iterations = bench_option(argc, argv, "--iterations", 20, 1, 1000);
     o->repeats = bench_option(argc, argv, "--repeats", 15, 1, TIMES_REPEATS_MAX);
     o->warmup_ms = bench_option(argc, argv, "--warmup", 100, 0, 10000);
     o->raw_ms = bench_option(argc, argv, "--raw", 150, 0, 10000);
     run->no_parts = bench_flag(argc, argv, "--no-parts");
-    if (o->heads < 0 || o->iterations < 0 || o->repeats < 0 || o->warmup_ms < 0 || o->raw_ms < 0)
+    run->quick = bench_flag(argc, argv, "--quick");
+    bool any = false;
+    for (size_t m = 0; m < MODES; m++)
+        any |= o->modes[m] = bench_flag(argc, argv, modes[m].flag);
+    o->modes[0] |= !any;
+    if (o->heads < 0 || o->iterations < 0 || o->repeats < 0 || o->warmup_ms < 0 || o->raw_ms < 0 || o->splits_max < 0 ||
+        o->batch < 0 || o->rate < 0)
         return false;
-    run->lists.heads = (uint32_t)o->heads;
+    run->own_heads = o->heads != 0;
+    run->lists.heads = o->heads != 0 ? (uint32_t)o->heads : shape_reference.heads;
+    run->splits_max = (uint32_t)o->splits_max;
+    run->batch = (uint32_t)o->batch;
     run->reference_lists = shape_lists_are_reference(&run->lists);
     run->iterations = (uint32_t)o->iterations;
     run->repeats = (uint32_t)o->repeats;
     run->warmup_ms = (double)o->warmup_ms;
-    run->raw_tflops = run->rate_b64 = (double)NAN;
+    run->raw_tflops = (double)NAN;
+    run->rate_b64 = o->rate != 0 ? (double)o->rate : (double)NAN;
     return bench_options_end(argc, argv) == 0;
 }
 
@@ -156,6 +197,15 @@ static void note_run(struct run *run)
                run->nvml ? "NVML, sampled every 5 ms while a variant runs" : "not readable");
 }
 
+/* The one part that makes sense without a native variant. */
+static bool only_reference(const struct options *o)
+{
+    for (size_t m = 1; m < MODES; m++)
+        if (o->modes[m])
+            return false;
+    return true;
+}
+
 int bench_shapes(int argc, char **argv, struct bench_report *report)
 {
     static struct run run;
@@ -177,16 +227,28 @@ int bench_shapes(int argc, char **argv, struct bench_report *report)
     run.nvml = nvml_open(run.gpu.uuid);
     if (!open_variants(&run, o.variants))
         return -1;
+    if (!run.variants[0].kernels && !only_reference(&o)) {
+        fprintf(stderr, "mla-bench: the native variant is missing\n");
+        return -1;
+    }
     times_progress("random pages");
-    reference_want(&run, &wants);
+    for (size_t m = 0; m < MODES; m++)
+        if (o.modes[m])
+            modes[m].want(&run, &wants);
     pool_open(&run.pool, &run.gpu, &wants);
     pool_fill(&run.pool, &data_sets[0]);
     times_progress_end();
     note_run(&run);
     printf("%s, set up in %.1f s\n", run.gpu.name, 1e-9 * (double)(bench_now_ns() - start));
-    measure_raw(&run, "before", (unsigned)o.raw_ms);
-    reference_run(&run);
-    measure_raw(&run, "after", (unsigned)o.raw_ms);
+    if (o.modes[0])
+        measure_raw(&run, "before", (unsigned)o.raw_ms);
+    for (size_t m = 0; m < MODES; m++) {
+        if (!o.modes[m])
+            continue;
+        modes[m].run(&run);
+        if (m == 0)
+            measure_raw(&run, "after", (unsigned)o.raw_ms);
+    }
     bench_note(report, "seconds", "%.1f", 1e-9 * (double)(bench_now_ns() - start));
     pool_close(&run.pool);
     for (size_t v = 0; v < run.n_variants; v++)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 BENCH, DRIVER, FOLDER = sys.argv[1:4]
-TINY = ["--batches", "1,2", "--q", "1,2", "--kv", "128,300", "--heads", "4", "--iterations", "3", "--repeats", "5",
+TINY = ["--batches", "1,2", "--q-len", "1,2", "--kv-len", "128,300", "--heads", "4", "--iterations", "3", "--repeats", "5",
         "--warmup", "0"]
 failures = []
 
@@ -101,8 +101,8 @@ def exits():
     check(code == 77 and "skipped" in err, f"without a driver: exit {code}, {err}")
     code, _, err = run(TINY + ["--variants", "absent"])
     check(code == 2 and "no variant" in err, f"without a variant: exit {code}, {err}")
-    code, _, err = run(["--kv", "64,,128"])
-    check(code == 2 and "--kv" in err, f"a bad list: exit {code}, {err}")
+    code, _, err = run(["--kv-len", "64,,128"])
+    check(code == 2 and "--kv-len" in err, f"a bad list: exit {code}, {err}")
     code, _, err = run(TINY + ["--nonsense"])
     check(code == 2 and "--nonsense" in err, f"an unknown option: exit {code}, {err}")
     code, _, err = run(TINY + ["--variants", "sm90", "--check"])

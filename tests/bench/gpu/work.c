@@ -214,6 +214,13 @@ static void check_output(const struct work *work)
     exit(2);
 }
 
+void work_once(const struct work *work)
+{
+    launch(work, 0);
+    GPU(work->pool->gpu, cuStreamSynchronize(work->pool->gpu->stream));
+    work_check_status(work);
+}
+
 double work_try(struct work *work)
 {
     const struct gpu *gpu = work->pool->gpu;

@@ -51,6 +51,9 @@ void work_drop(const struct work *work, CUgraphExec graph);
  * rows of the output are zero or NaN. */
 double work_try(struct work *work);
 
+/* Launches the first one, waits, and checks the status words. */
+void work_once(const struct work *work);
+
 /* Ends the program when a status word is not 0. */
 void work_check_status(const struct work *work);
 
