@@ -179,6 +179,7 @@ enum mla_status mla_read_daemon(struct mla_client *client, uint64_t timeout_us, 
     d->units = r->units;
     d->rows_per_unit = r->rows_per_unit;
     d->workspace_bytes = r->workspace_bytes;
+    d->device_memory_bytes = r->device_memory_bytes;
     *out = d;
     return MLA_OK;
 }

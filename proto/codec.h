@@ -427,6 +427,7 @@ struct mla_daemon_status {
     uint32_t units;
     uint32_t rows_per_unit;
     uint64_t workspace_bytes;
+    uint64_t device_memory_bytes;
 };
 
 struct mla_client_status {

@@ -75,6 +75,7 @@ static const struct mla_field daemon_status_fields[] = {
     MLA_X(units, 0),
     MLA_X(rows_per_unit, 0),
     MLA_X(workspace_bytes, 0),
+    MLA_X(device_memory_bytes, 0),
 };
 #undef T
 static MLA_BODY_OF(daemon_status, NULL);

@@ -220,6 +220,8 @@ static void render_state(struct out *o, const struct metrics_gauges *g)
     sample(o, "", (double)g->jobs_staged, "state=\"staged\"");
     sample(o, "", (double)g->jobs_running, "state=\"running\"");
     single(o, "mlad_workspace_bytes", MLA_METRIC_GAUGE, "Memory for partials.", g->workspace_bytes);
+    single(o, "mlad_device_memory_bytes", MLA_METRIC_GAUGE,
+           "Memory of the GPU that mlad holds while idle: context, kernels, workspace.", g->device_memory_bytes);
     single(o, "mlad_units", MLA_METRIC_GAUGE, "Units that the planner fills.", g->units);
     single(o, "mlad_connections_accepted_total", MLA_METRIC_COUNTER, "Connections accepted.", g->accepted);
     single(o, "mlad_connections_refused_total", MLA_METRIC_COUNTER, "Connections refused.", g->refused);

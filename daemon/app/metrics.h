@@ -32,7 +32,7 @@ struct metrics {
 struct metrics_gauges {
     uint64_t clients, regions, mapped_bytes, caches, published, attachments, table_sets;
     uint64_t jobs_waiting, jobs_queued, jobs_staged, jobs_running;
-    uint64_t uptime_us, workspace_bytes, units;
+    uint64_t uptime_us, workspace_bytes, device_memory_bytes, units;
     uint64_t accepted, refused, closed, frames_in, frames_out, bytes_in, bytes_out;
     uint64_t protocol_errors, malformed_bodies, slow_peers, accept_pauses;
     const char *version, *backend, *gpu_uuid;

@@ -76,6 +76,7 @@ static void fill_daemon(const struct app *app, struct mla_daemon_status *d)
         .units = facts->device.resident_units,
         .rows_per_unit = facts->device.rows_per_unit,
         .workspace_bytes = facts->workspace_bytes,
+        .device_memory_bytes = facts->device_memory_bytes,
     };
 }
 
@@ -180,6 +181,7 @@ static void fill_gauges(const struct app *app, struct metrics_gauges *g)
         .jobs_running = counts.running,
         .uptime_us = uptime_us(app),
         .workspace_bytes = facts->workspace_bytes,
+        .device_memory_bytes = facts->device_memory_bytes,
         .units = facts->device.resident_units,
         .accepted = net->accepted,
         .refused = net->refused,

@@ -75,6 +75,7 @@ int ctl_status(struct ctl *ctl)
         {"units", NULL, d->units},
         {"rows_per_unit", NULL, d->rows_per_unit},
         {"workspace_bytes", NULL, d->workspace_bytes},
+        {"device_memory_bytes", NULL, d->device_memory_bytes},
     };
     struct json j;
     json_init(&j, stdout);
@@ -86,9 +87,9 @@ int ctl_status(struct ctl *ctl)
         else if (ctl->json)
             json_u64(&j, rows[i].key, rows[i].number);
         else if (rows[i].text != NULL)
-            printf("%-16s %s\n", rows[i].key, rows[i].text);
+            printf("%-19s %s\n", rows[i].key, rows[i].text);
         else
-            printf("%-16s %" PRIu64 "\n", rows[i].key, rows[i].number);
+            printf("%-19s %" PRIu64 "\n", rows[i].key, rows[i].number);
     }
     if (ctl->json) {
         char nonce[17];

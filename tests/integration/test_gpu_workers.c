@@ -255,10 +255,27 @@ START_TEST(k9_pool_of_five_gigabytes)
 }
 END_TEST
 
+/* So that an engine on the same GPU can plan its own: the workspace of the fixture, and what a context takes. */
+START_TEST(idle_memory_is_told)
+{
+    struct mla_daemon_info *info;
+    gpu_daemon_start(&d, "");
+    struct mla_client *client = worker_open(d.socket, "reader");
+    worker_ok(client, mla_read_daemon(client, WORKER_TIMEOUT_US, &info));
+    ck_assert_uint_ge(info->device_memory_bytes, UINT64_C(64) << 20);
+    ck_assert_uint_lt(info->device_memory_bytes, UINT64_C(4) << 30);
+    ck_assert_double_eq(worker_metric(client, "mlad_device_memory_bytes", ""), (double)info->device_memory_bytes);
+    mla_free(info);
+    mla_close(client);
+    gpu_daemon_stop(&d, 0);
+}
+END_TEST
+
 MLA_SUITE(gpu_workers)
 {
     TCase *tc = mla_tcase_timeout(suite, "workers", 60);
     tcase_add_loop_test(tc, two_workers_share_a_cache, 0, WORKER_FORMS);
     tcase_add_test(tc, stream_order_with_work_in_flight);
     tcase_add_loop_test(tc, k9_pool_of_five_gigabytes, 0, WORKER_FORMS);
+    tcase_add_test(tc, idle_memory_is_told);
 }

@@ -193,9 +193,10 @@ def reads(path, worker_pid):
 
     status = as_json(path, "status")
     same({k: status[k] for k in ("backend", "health", "clients", "regions", "caches", "jobs_waiting", "jobs_running",
-                                 "batches", "workspace_bytes")},
+                                 "batches", "workspace_bytes", "device_memory_bytes")},
          {"backend": "cpu", "health": "ready", "clients": 2, "regions": 2, "caches": 1, "jobs_waiting": 1,
-          "jobs_running": 0, "batches": 1, "workspace_bytes": 16 << 20}, "status")
+          "jobs_running": 0, "batches": 1, "workspace_bytes": 16 << 20,
+          "device_memory_bytes": 0}, "status")
     check(re.fullmatch("[0-9a-f]{16}", status["boot_nonce"]), "boot nonce")
     lines = dict(line.split(None, 1) for line in mlactl(path, "status").splitlines())
     same((lines["clients"], lines["jobs_waiting"], lines["gpu_uuid"]), ("2", "1", status["gpu_uuid"]), "status as text")

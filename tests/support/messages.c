@@ -200,7 +200,7 @@ static void reply_full(struct mla_message *m)
         break;
     case MLA_MSG_STATUS:
         m->status_reply.daemon = (struct mla_daemon_status){
-            true, "0.1.0", "cpu", "CPU-0", "a device", 1, MLA_HEALTH_READY, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13};
+            true, "0.1.0", "cpu", "CPU-0", "a device", 1, MLA_HEALTH_READY, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14};
         m->status_reply.clients = clients;
         m->status_reply.n_clients = N(clients);
         m->status_reply.caches = caches;

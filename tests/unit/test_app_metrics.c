@@ -233,6 +233,7 @@ static const struct {
     {"mlad_jobs", "state=\"staged\"", &gauges.jobs_staged},
     {"mlad_jobs", "state=\"running\"", &gauges.jobs_running},
     {"mlad_workspace_bytes", "", &gauges.workspace_bytes},
+    {"mlad_device_memory_bytes", "", &gauges.device_memory_bytes},
     {"mlad_units", "", &gauges.units},
     {"mlad_connections_accepted_total", "", &gauges.accepted},
     {"mlad_connections_refused_total", "", &gauges.refused},

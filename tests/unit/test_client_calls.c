@@ -357,6 +357,7 @@ START_TEST(reads)
     ck_assert_int_eq(d->health, MLA_HEALTH_READY);
     ck_assert_uint_eq(d->clients, 2);
     ck_assert_uint_eq(d->units, 4);
+    ck_assert_uint_eq(d->device_memory_bytes, UINT64_C(5) << 32);
     mla_free(d);
 
     struct mla_client_list *clients;

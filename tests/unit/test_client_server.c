@@ -113,7 +113,8 @@ static void answer_status(struct mla_message *m, enum mla_status_what what)
                                                             .device_name = "a CPU",
                                                             .health = MLA_HEALTH_READY,
                                                             .clients = 2,
-                                                            .units = 4};
+                                                            .units = 4,
+                                                            .device_memory_bytes = UINT64_C(5) << 32};
     }
 }
 

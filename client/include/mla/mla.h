@@ -661,6 +661,7 @@ struct mla_daemon_info {
     uint32_t units; /* device facts used for planning */
     uint32_t rows_per_unit;
     uint64_t workspace_bytes;
+    uint64_t device_memory_bytes; /* that the daemon holds of the GPU while idle, workspace included; 0 on the CPU */
 };
 MLA_API enum mla_status mla_read_daemon(struct mla_client *client, uint64_t timeout_us, struct mla_daemon_info **out);
 
