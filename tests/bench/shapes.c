@@ -137,7 +137,7 @@ static bool open_variants(struct run *run, const char *names)
     for (char *name = copy ? strtok_r(copy, ",", &state) : NULL; name && run->n_variants < VARIANTS_MAX;
          name = strtok_r(NULL, ",", &state)) {
         struct variant *v = &run->variants[run->n_variants++];
-        variant_open(v, run->tapped, name);
+        variant_open(v, run->tapped, name, run->variants[0].name);
         if (!v->kernels) {
             note_variant(run->report, name, "missing");
             fprintf(stderr, "mla-bench: %s is missing: %s\n", name, v->why);

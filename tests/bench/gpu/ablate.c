@@ -39,7 +39,7 @@ static void open_others(struct ablation *a)
         const char *name = manifest->sections[i].name;
         if (strncmp(name, native, length) != 0 || name[length] != '-')
             continue;
-        variant_open(&a->others[a->n_others], run->tapped, name);
+        variant_open(&a->others[a->n_others], run->tapped, name, native);
         if (a->others[a->n_others].kernels)
             a->n_others++;
         else
@@ -91,8 +91,8 @@ static void report_way(struct ablation *a, const struct way *way, double reduce_
     bench_cell(row, "over_as_it_is", us / base, 4);
     printf("  %-34s %9.1f us %7.1f TFLOP/s, %+.1f %% time, tiles %u, rows %llu of %llu, splits %u, units %u",
            way->label, us, way_tflops(way), 100 * (us / base - 1), way->work.plan.n_tiles,
-           (unsigned long long)way->work.plan.useful_rows, (unsigned long long)way->work.plan.row_slots,
-           way->work.plan.max_splits, way->work.plan.item_units);
+           (unsigned long long)a->shape.rows, (unsigned long long)way->work.plan.row_slots, way->work.plan.max_splits,
+           way->work.plan.item_units);
     if (!isnan(reduce_us))
         printf(", reducer %.1f us %.1f %%", reduce_us, 100 * reduce_us / us);
     printf("\n");

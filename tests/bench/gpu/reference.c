@@ -51,7 +51,7 @@ static void print_way(const struct results *r, uint32_t i, size_t v, const struc
     if (!isnan(run->raw_tflops))
         printf("  %.1f %% of raw", 100 * way_tflops(way) / run->raw_tflops);
     printf("\n  %-16s tiles %u, rows %llu of %llu, splits %u, units %u, waves %u, %.0f GB/s", "", plan->n_tiles,
-           (unsigned long long)plan->useful_rows, (unsigned long long)plan->row_slots, plan->max_splits,
+           (unsigned long long)way->shape->rows, (unsigned long long)plan->row_slots, plan->max_splits,
            plan->item_units, plan->waves, way->shape->bytes / us->median * 1e-3);
     if (!run->no_parts) {
         static const char *const names[TAP_PARTS] = {"prepare", "decode", "reduce", "adapters"};

@@ -125,7 +125,7 @@ void way_cells(struct bench_row *row, const struct way *way)
     bench_cell(row, "units", plan->item_units, 0);
     bench_cell(row, "waves", plan->waves, 0);
     bench_cell(row, "splits", plan->max_splits, 0);
-    bench_cell(row, "useful_rows", (double)plan->useful_rows, 0);
+    bench_cell(row, "useful_rows", (double)shape->rows, 0);
     bench_cell(row, "row_slots", (double)plan->row_slots, 0);
     bench_cell(row, "predicted_us", (double)plan->predicted_ns * 1e-3, 1);
     bench_cell(row, "sm_mhz", nvml_mean_mhz(&way->timed.load), 0);

@@ -8,20 +8,26 @@
 #define SOFTMAX_SCALE (1.0f / 24)
 #define INV_OUT_SCALE 32.0f /* outputs are a few hundredths */
 
-void variant_open(struct variant *variant, const struct cuda_driver *tapped, const char *name)
+void variant_open(struct variant *variant, const struct cuda_driver *tapped, const char *name, const char *native)
 {
     memset(variant, 0, sizeof *variant);
     snprintf(variant->name, sizeof variant->name, "%s", name);
-    struct mla_kernels_options options = {.size = sizeof options, .variant = variant->name};
+    bool padded = strcmp(name, "h128") == 0;
+    struct mla_kernels_options options = {.size = sizeof options, .variant = padded ? native : variant->name};
     int rc = mla_kernels_open(tapped, &options, &variant->kernels, variant->why, sizeof variant->why);
-    if (rc != 0)
+    if (rc == 0 && padded)
+        rc = h128_open(tapped, variant->kernels, &variant->h128, variant->why, sizeof variant->why);
+    if (rc != 0) {
+        mla_kernels_close(variant->kernels);
         variant->kernels = NULL;
-    else
-        variant->facts = mla_kernels_facts(variant->kernels);
+        return;
+    }
+    variant->facts = mla_kernels_facts(variant->kernels);
 }
 
 void variant_close(struct variant *variant)
 {
+    h128_close(variant->h128);
     mla_kernels_close(variant->kernels);
     memset(variant, 0, sizeof *variant);
 }
@@ -112,6 +118,44 @@ static int make_launches(struct work *work, const struct work_options *options)
     return rc;
 }
 
+/* A padded job for each launch, with a blob of its own. Their outputs and partials share the workspace. */
+static int make_padded(struct work *work, const struct work_options *options)
+{
+    const struct gpu *gpu = work->pool->gpu;
+    const struct shape *shape = work->shape;
+    uint32_t copies = pool_copies(work->pool, shape, options->launches);
+    unsigned char *blobs = NULL;
+    size_t bytes = 0;
+    char why[256] = "";
+    int rc = options->tile_rows != 0 ? -EINVAL : 0;
+    work->n_launches = options->launches;
+    work->padded = gpu_array(work->n_launches, sizeof *work->padded);
+    for (uint32_t i = 0; rc == 0 && i < work->n_launches; i++) {
+        struct mla_abi_job job =
+            make_job(work, options->out_type != 0 ? options->out_type : MLA_ABI_OUT_E4M3, i % copies);
+        struct h128_request request = {.job = &job,
+                                       .seqs = shape->seqs,
+                                       .policy = options->policy != 0 ? options->policy : PLAN_AUTO,
+                                       .splits = options->splits,
+                                       .partial_bytes_max = work->pool->workspace_bytes / 2};
+        rc = h128_job_make(work->variant->h128, &request, &work->padded[i], why, sizeof why);
+        if (rc == 0 && h128_workspace_bytes(work->padded[i]) > work->pool->workspace_bytes)
+            rc = -ENOSPC;
+        if (rc == 0 && i == 0) {
+            bytes = (h128_blob_bytes(work->padded[0]) + 255) / 256 * 256;
+            blobs = gpu_array(work->n_launches, bytes);
+            work->blobs = gpu_alloc(gpu, bytes * work->n_launches);
+            work->plan = *h128_job_plan(work->padded[0]);
+        }
+        if (rc == 0)
+            rc = h128_blob_write(work->padded[i], blobs + i * bytes, work->blobs + i * bytes, work->pool->workspace);
+    }
+    if (rc == 0)
+        GPU(gpu, cuMemcpyHtoD(work->blobs, blobs, bytes * work->n_launches));
+    free(blobs);
+    return rc;
+}
+
 int work_open(struct work *work, const struct variant *variant, const struct pool *pool, const struct shape *shape,
               const struct work_options *options)
 {
@@ -119,9 +163,15 @@ int work_open(struct work *work, const struct variant *variant, const struct poo
     work->variant = variant;
     work->pool = pool;
     work->shape = shape;
-    int rc = make_plan(work, options);
-    if (rc == 0)
-        rc = make_launches(work, options);
+    int rc;
+    if (variant->h128) {
+        rc = make_padded(work, options);
+    } else {
+        rc = make_plan(work, options);
+        if (rc == 0)
+            rc = make_launches(work, options);
+    }
+    work->n_made = work->n_launches;
     if (rc != 0)
         work_close(work);
     return rc;
@@ -131,10 +181,16 @@ void work_close(struct work *work)
 {
     gpu_free(work->pool->gpu, work->blobs);
     free(work->launches);
-    free(work->plan.tiles);
-    free(work->plan.items);
-    free(work->plan.reduces);
-    free(work->plan.scratch);
+    if (work->padded) {
+        for (uint32_t i = 0; i < work->n_made; i++)
+            h128_job_free(work->padded[i]);
+        free(work->padded);
+    } else {
+        free(work->plan.tiles);
+        free(work->plan.items);
+        free(work->plan.reduces);
+        free(work->plan.scratch);
+    }
     memset(work, 0, sizeof *work);
 }
 
@@ -142,7 +198,8 @@ static void launch(const struct work *work, uint32_t i)
 {
     const struct gpu *gpu = work->pool->gpu;
     CUresult result = CUDA_SUCCESS;
-    int rc = mla_kernels_launch(work->variant->kernels, gpu->stream, &work->launches[i], &result);
+    int rc = work->padded ? h128_launch(work->padded[i], gpu->stream, &result)
+                          : mla_kernels_launch(work->variant->kernels, gpu->stream, &work->launches[i], &result);
     if (rc == 0)
         return;
     fprintf(stderr, "\nmla-bench: %s does not launch %s: %s: %s\n", work->variant->name, work->shape->name,

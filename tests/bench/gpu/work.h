@@ -2,6 +2,7 @@
 #ifndef MLA_TESTS_BENCH_GPU_WORK_H
 #define MLA_TESTS_BENCH_GPU_WORK_H
 
+#include "kernels/baseline/h128.h"
 #include "kernels/host/mla_kernels.h"
 #include "tests/bench/gpu/pool.h"
 #include "tests/bench/gpu/tap.h"
@@ -12,11 +13,12 @@ struct variant {
     char name[64];
     struct mla_kernels *kernels; /* NULL: the manifest has no such section, or it does not fit the GPU */
     const struct mla_kernels_facts *facts;
-    char why[256]; /* when it is NULL */
+    struct h128 *h128; /* the adapter around them, for the variant of that name alone */
+    char why[256];     /* when kernels is NULL */
 };
 
-/* Opens sections of the manifest by name through the tap. */
-void variant_open(struct variant *variant, const struct cuda_driver *tapped, const char *name);
+/* Opens a section of the manifest by name, through the tap; "h128" is the adapter around the section native. */
+void variant_open(struct variant *variant, const struct cuda_driver *tapped, const char *name, const char *native);
 void variant_close(struct variant *variant);
 
 struct work_options {
@@ -31,9 +33,11 @@ struct work {
     const struct variant *variant;
     const struct pool *pool;
     const struct shape *shape;
-    struct plan plan;
+    struct plan plan;                    /* h128: of the padded job, whose memory it is */
     struct mla_kernels_launch *launches; /* each on its part of the pool's table, in turn */
-    uint32_t n_launches;
+    struct h128_job **padded;            /* h128: in the place of launches */
+    uint32_t n_launches;                 /* of a graph: may be lowered */
+    uint32_t n_made;
     CUdeviceptr blobs; /* plans and records, in device memory */
 };
 
