@@ -65,13 +65,13 @@ static bool make_arrays(struct plan *plan)
 }
 
 static int variant_make(FILE *err, const struct ctl_plan_options *o, const char *name, uint32_t tile_rows,
-                        uint32_t unit_ctas, bool padded, struct variant *v)
+                        uint32_t unit_ctas, bool padded, uint32_t sms, struct variant *v)
 {
     struct plan_request *r = &v->request;
     v->name = name;
     (void)plan_device_preset(unit_ctas == 4 ? "reference" : "h200", &r->device, &r->costs);
-    r->device.sms = o->sms;
-    r->device.resident_units = o->sms / unit_ctas;
+    r->device.sms = sms;
+    r->device.resident_units = sms / unit_ctas;
     r->policy = o->policy;
     r->tile_rows = tile_rows;
     r->heads = padded ? o->pad_heads : o->heads;
@@ -111,9 +111,12 @@ static char *dump_of(const struct variant *v)
 static void print_json(struct json *j, const struct ctl_plan_options *o, const struct variant *v)
 {
     char unit[32];
+    struct ctl_plan_model model;
+    ctl_plan_model(o, &v->request, &v->plan, &model);
     snprintf(unit, sizeof(unit), "%ux%u", v->request.device.ctas_per_unit, v->request.device.rows_per_unit);
     json_object(j, NULL);
     json_string(j, "variant", v->name);
+    json_u64(j, "sms", v->request.device.sms);
     json_string(j, "unit", unit);
     json_string(j, "policy", ctl_plan_policy_name(o->policy));
     json_string(j, "chosen", o->splits != 0 ? "forced" : ctl_plan_policy_name(v->plan.chosen));
@@ -128,8 +131,16 @@ static void print_json(struct json *j, const struct ctl_plan_options *o, const s
     json_u64(j, "waves", v->plan.waves);
     json_u64(j, "reduces", v->plan.n_reduces);
     json_u64(j, "workspace_bytes", v->plan.workspace_bytes);
+    json_double(j, "row_occupancy", model.rows);
+    json_double(j, "unit_occupancy", model.busy);
     json_double(j, "predicted_us", (double)v->plan.predicted_ns / 1000.0);
     json_string(j, "predicted_by", "cost model, not measured");
+    json_double(j, "flop", model.flop);
+    json_double(j, "bytes", model.bytes);
+    json_double(j, "roofline_flop_us", model.flop_us);
+    json_double(j, "roofline_bytes_us", model.bytes_us);
+    json_double(j, "roofline_us", model.roofline_us);
+    json_string(j, "roofline_by", "model: SMs as fast as the H200's, not measured");
     if (o->dump) {
         char *text = dump_of(v);
         json_string(j, "dump", text != NULL ? text : "");
@@ -138,31 +149,54 @@ static void print_json(struct json *j, const struct ctl_plan_options *o, const s
     json_end(j);
 }
 
-static void print_text(FILE *out, const struct ctl_plan_options *o, const struct variant *v, size_t n)
+static void print_title(FILE *out, const struct ctl_plan_options *o)
 {
-    fprintf(out, "%u heads, q_len %u, batch %u, kv_len %u, causal, on %u SMs; policy %s", o->heads, o->q_len, o->batch,
-            o->kv_len, o->sms, ctl_plan_policy_name(o->policy));
+    fprintf(out, "%u heads, q_len %u, batch %u, kv_len %u, causal, on %u", o->heads, o->q_len, o->batch, o->kv_len,
+            o->sms);
+    if (o->sms_to != o->sms)
+        fprintf(out, " to %u", o->sms_to);
+    fprintf(out, " SMs; policy %s", ctl_plan_policy_name(o->policy));
     if (o->splits != 0)
         fprintf(out, ", %u splits forced", o->splits);
-    fprintf(out, "\n\n%-12s %-6s %5s %8s %8s %11s %9s %8s %6s %6s %13s %12s\n", "plan", "unit", "units", "cut by",
-            "tiles", "useful_rows", "row_slots", "items", "splits", "waves", "workspace_MiB", "predicted_us");
+    fprintf(out, "\n\n%-12s %4s %-6s %5s %8s %8s %11s %9s %6s %8s %6s %6s %6s %13s %12s %11s\n", "plan", "SMs", "unit",
+            "units", "cut by", "tiles", "useful_rows", "row_slots", "rows_%", "items", "splits", "waves", "busy_%",
+            "workspace_MiB", "predicted_us", "roofline_us");
+}
+
+static void print_rows(FILE *out, const struct ctl_plan_options *o, const struct variant *v, size_t n)
+{
     for (size_t i = 0; i < n; i++) {
         const struct plan *p = &v[i].plan;
         const struct plan_device *d = &v[i].request.device;
+        struct ctl_plan_model model;
         char unit[32];
+        ctl_plan_model(o, &v[i].request, p, &model);
         snprintf(unit, sizeof(unit), "%ux%u", d->ctas_per_unit, d->rows_per_unit);
-        fprintf(out, "%-12s %-6s %5u %8s %8u %11" PRIu64 " %9" PRIu64 " %8u %6u %6u %13.1f %12.1f\n", v[i].name, unit,
-                d->resident_units, o->splits != 0 ? "forced" : ctl_plan_policy_name(p->chosen), p->n_tiles,
-                v[i].useful_rows, p->row_slots, p->n_items, p->max_splits, p->waves,
-                (double)p->workspace_bytes / (1024 * 1024), (double)p->predicted_ns / 1000.0);
+        fprintf(out,
+                "%-12s %4u %-6s %5u %8s %8u %11" PRIu64 " %9" PRIu64 " %6.1f %8u %6u %6u %6.1f %13.1f %12.1f %11.1f\n",
+                v[i].name, d->sms, unit, d->resident_units, o->splits != 0 ? "forced" : ctl_plan_policy_name(p->chosen),
+                p->n_tiles, v[i].useful_rows, p->row_slots, 100 * model.rows, p->n_items, p->max_splits, p->waves,
+                100 * model.busy, (double)p->workspace_bytes / (1024 * 1024), (double)p->predicted_ns / 1000.0,
+                model.roofline_us);
     }
-    fprintf(out, "\npredicted_us is what the cost model says (a model of the H200's kernels, scaled by SMs), not a "
-                 "measurement.\n");
-    for (size_t i = 0; i < n && o->dump; i++) {
+}
+
+static void print_dumps(FILE *out, const struct variant *v, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
         char *text = dump_of(&v[i]);
         fprintf(out, "\n%s\n%s", v[i].name, text != NULL ? text : "");
         free(text);
     }
+}
+
+static void print_foot(FILE *out, const struct ctl_plan_options *o)
+{
+    fprintf(out,
+            "\nA model, not a measurement: predicted_us is the cost model's, whose constants are the H200's kernels';\n"
+            "roofline_us is FLOP at the rate of SMs that each do a page as fast as the H200's, or bytes at %u GB/s,\n"
+            "whichever takes longer. busy_%% is the share of the units' time in which they work on items.\n",
+            o->bandwidth_gb);
 }
 
 static const char *tile_name(uint32_t tile_rows)
@@ -170,11 +204,60 @@ static const char *tile_name(uint32_t tile_rows)
     return tile_rows == 256 ? "native M256" : tile_rows == 128 ? "native M128" : "native M64";
 }
 
+/* The plans of one part; v has room for VARIANTS_MAX, *n is set whatever comes of it. */
+static int make_all(FILE *err, const struct ctl_plan_options *o, uint32_t sms, struct variant *v, size_t *n)
+{
+    *n = 1;
+    if (!o->compare) {
+        bool padded = o->pad_heads != 0;
+        return variant_make(err, o, padded ? "padded" : tile_name(o->tile_rows), o->tile_rows, o->unit_ctas, padded,
+                            sms, v);
+    }
+    int rc = variant_make(err, o, tile_name(256), 256, o->unit_ctas, false, sms, &v[0]);
+    /* 128-row tiles would leave half of each 4x256 unit idle: they run in units of half the size. */
+    if (rc == 0)
+        rc = variant_make(err, o, tile_name(128), 128, 2, false, sms, &v[(*n)++]);
+    if (rc == 0)
+        rc = variant_make(err, o, "padded M256", 256, o->unit_ctas, true, sms, &v[(*n)++]);
+    return rc;
+}
+
+static int print_all(FILE *out, FILE *err, const struct ctl_plan_options *o)
+{
+    struct json j;
+    bool many = o->compare || o->sms_to != o->sms;
+    json_init(&j, out);
+    for (uint32_t sms = o->sms; sms <= o->sms_to; sms += o->sms_step) {
+        struct variant v[VARIANTS_MAX] = {0};
+        size_t n;
+        int rc = make_all(err, o, sms, v, &n);
+        if (rc == 0 && sms == o->sms && !o->json)
+            print_title(out, o);
+        if (rc == 0 && sms == o->sms && o->json && many)
+            json_array(&j, NULL);
+        for (size_t i = 0; rc == 0 && o->json && i < n; i++)
+            print_json(&j, o, &v[i]);
+        if (rc == 0 && !o->json)
+            print_rows(out, o, v, n);
+        if (rc == 0 && !o->json && o->dump)
+            print_dumps(out, v, n);
+        for (size_t i = 0; i < n; i++)
+            variant_free(&v[i]);
+        if (rc != 0)
+            return rc;
+    }
+    if (o->json && many)
+        json_end_array(&j);
+    if (o->json)
+        fputc('\n', out);
+    else
+        print_foot(out, o);
+    return 0;
+}
+
 int ctl_plan_to(FILE *out, FILE *err, int argc, char **argv)
 {
     struct ctl_plan_options o;
-    struct variant v[VARIANTS_MAX] = {0};
-    size_t n = 0;
     int rc = ctl_plan_parse(err, argc, argv, &o);
     if (rc != 0)
         return rc;
@@ -182,34 +265,7 @@ int ctl_plan_to(FILE *out, FILE *err, int argc, char **argv)
         ctl_plan_usage(out);
         return CTL_PLAN_OK;
     }
-    if (o.compare) {
-        /* 128-row tiles would leave half of each 4x256 unit idle: they run in units of half the size. */
-        rc = variant_make(err, &o, tile_name(256), 256, o.unit_ctas, false, &v[n++]);
-        if (rc == 0)
-            rc = variant_make(err, &o, tile_name(128), 128, 2, false, &v[n++]);
-        if (rc == 0)
-            rc = variant_make(err, &o, "padded M256", 256, o.unit_ctas, true, &v[n++]);
-    } else {
-        bool padded = o.pad_heads != 0;
-        rc = variant_make(err, &o, padded ? "padded" : tile_name(o.tile_rows), o.tile_rows, o.unit_ctas, padded,
-                          &v[n++]);
-    }
-    if (rc == 0 && o.json) {
-        struct json j;
-        json_init(&j, out);
-        if (o.compare)
-            json_array(&j, NULL);
-        for (size_t i = 0; i < n; i++)
-            print_json(&j, &o, &v[i]);
-        if (o.compare)
-            json_end_array(&j);
-        fputc('\n', out);
-    } else if (rc == 0) {
-        print_text(out, &o, v, n);
-    }
-    for (size_t i = 0; i < n; i++)
-        variant_free(&v[i]);
-    return rc;
+    return print_all(out, err, &o);
 }
 
 int ctl_plan(int argc, char **argv)

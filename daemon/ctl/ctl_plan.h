@@ -23,16 +23,34 @@ struct ctl_plan_options {
     uint32_t batch;
     uint32_t kv_len;
     uint32_t sms;
+    uint32_t sms_to;    /* the last of a range from sms on in steps; sms when there is no range */
+    uint32_t sms_step;  /* 1 or more */
     uint32_t unit_ctas; /* 4 (x 256 rows) or 2 (x 128) */
     uint32_t tile_rows;
-    uint32_t pad_heads; /* 0: not padded */
-    uint32_t splits;    /* 0: the policy's choice */
+    uint32_t pad_heads;    /* 0: not padded */
+    uint32_t splits;       /* 0: the policy's choice */
+    uint32_t bandwidth_gb; /* GB/s, of the roofline */
     enum plan_policy policy;
     bool compare;
     bool json;
     bool dump;
     bool help;
 };
+
+/* What the plan is measured by: a model of a part with these units, whose SMs are as fast as the H200's (the cost
+ * model's page_ns, which is fitted there), and whose memory has the bandwidth that the options say. Never a
+ * measurement. */
+struct ctl_plan_model {
+    double flop;        /* 2 * rows * kv_len * (576 + 512), of the real heads */
+    double bytes;       /* each key once a sequence, Q, O in e4m3 */
+    double flop_us;     /* flop at the rate of all SMs */
+    double bytes_us;    /* bytes at the bandwidth */
+    double roofline_us; /* the larger of the two */
+    double rows;        /* rows of the real heads, of what the units of one pass over all tiles could hold */
+    double busy;        /* of the time of all units, launch and reducer included, that they work on items */
+};
+void ctl_plan_model(const struct ctl_plan_options *options, const struct plan_request *request, const struct plan *plan,
+                    struct ctl_plan_model *model);
 
 /* 0, or CTL_PLAN_USAGE after a line on err that names the option and what it takes. */
 int ctl_plan_parse(FILE *err, int argc, char **argv, struct ctl_plan_options *options);

@@ -7,32 +7,39 @@
 
 #include "proto/limits.h"
 
-#define SMS_MAX    4096u
-#define SPLITS_MAX 4096u
+#define SMS_MAX       4096u
+#define SPLITS_MAX    4096u
+#define BANDWIDTH_MAX 1000000u
+#define H200_READ_GB  4620u /* measured */
 
 void ctl_plan_usage(FILE *out)
 {
-    fputs("Usage: mlactl plan --heads N --q-len N --kv-len N [options]\n"
-          "\n"
-          "Prints how mlad would cut a batch of equal sequences (causal, 64-token pages), without a daemon.\n"
-          "Times are those of a cost model, not measurements.\n"
-          "\n"
-          "  --heads N          query heads, 1 to 128\n"
-          "  --q-len N          query tokens per sequence, 1 to 4096\n"
-          "  --kv-len N         context length in tokens, 0 to 16777216\n"
-          "  --batch N          sequences, 1 to 65536 (default 1)\n"
-          "  --sms N            SMs of the device, up to 4096 (default 132)\n"
-          "  --unit U           4x256 (default) or 2x128: CTAs of a unit and the rows it holds\n"
-          "  --tile N           rows of a tile: 256 (default), 128 or 64\n"
-          "  --pad-heads N      heads padded to N (up to 128) and sent as requests of at most 4 query tokens\n"
-          "  --policy P         seed, balanced, auto (default) or unsplit\n"
-          "  --splits N         cut every tile into N items, 1 to 4096, instead of by a policy\n"
-          "  --compare          native 256-row tiles, native 128-row tiles and the padded form side by side; a tile\n"
-          "                     lower than a unit runs in units cut down to it\n"
-          "  --dump             every tile, item and reduction as well\n"
-          "  --json             as JSON\n"
-          "  --help             this text\n",
-          out);
+    fputs(
+        "Usage: mlactl plan --heads N --q-len N --kv-len N [options]\n"
+        "\n"
+        "Prints how mlad would cut a batch of equal sequences (causal, 64-token pages), without a daemon.\n"
+        "Times are those of a model, never measurements: predicted_us of the cost model, whose constants are the\n"
+        "H200's kernels', and roofline_us of a part whose SMs are as fast as the H200's. So it also says what a part\n"
+        "that nobody here has would do: --sms 132-224 --unit 4x256.\n"
+        "\n"
+        "  --heads N          query heads, 1 to 128\n"
+        "  --q-len N          query tokens per sequence, 1 to 4096\n"
+        "  --kv-len N         context length in tokens, 0 to 16777216\n"
+        "  --batch N          sequences, 1 to 65536 (default 1)\n"
+        "  --sms N            SMs of the device, up to 4096 (default 132); or a range, FROM-TO or FROM-TO:STEP\n"
+        "                     (steps of 4), one line for each\n"
+        "  --bandwidth GB/S   of its memory, for the roofline, 1 to 1000000 (default 4620, read on the H200)\n"
+        "  --unit U           4x256 (default) or 2x128: CTAs of a unit and the rows it holds\n"
+        "  --tile N           rows of a tile: 256 (default), 128 or 64\n"
+        "  --pad-heads N      heads padded to N (up to 128) and sent as requests of at most 4 query tokens\n"
+        "  --policy P         seed, balanced, auto (default) or unsplit\n"
+        "  --splits N         cut every tile into N items, 1 to 4096, instead of by a policy\n"
+        "  --compare          native 256-row tiles, native 128-row tiles and the padded form side by side; a tile\n"
+        "                     lower than a unit runs in units cut down to it\n"
+        "  --dump             every tile, item and reduction as well\n"
+        "  --json             as JSON\n"
+        "  --help             this text\n",
+        out);
 }
 
 static const struct {
@@ -74,6 +81,7 @@ enum option_id {
     OPT_BATCH,
     OPT_KV_LEN,
     OPT_SMS,
+    OPT_BANDWIDTH,
     OPT_UNIT,
     OPT_TILE,
     OPT_PAD_HEADS,
@@ -91,6 +99,7 @@ static const struct option long_options[] = {
     {"batch", required_argument, NULL, OPT_BATCH},
     {"kv-len", required_argument, NULL, OPT_KV_LEN},
     {"sms", required_argument, NULL, OPT_SMS},
+    {"bandwidth", required_argument, NULL, OPT_BANDWIDTH},
     {"unit", required_argument, NULL, OPT_UNIT},
     {"tile", required_argument, NULL, OPT_TILE},
     {"pad-heads", required_argument, NULL, OPT_PAD_HEADS},
@@ -102,6 +111,30 @@ static const struct option long_options[] = {
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0},
 };
+
+/* "132", "132-224", "132-224:8" */
+static int range_of_sms(FILE *err, const char *text, struct ctl_plan_options *o)
+{
+    char first[16] = "", last[16] = "", step[16] = "";
+    const char *dash = strchr(text, '-'), *colon = strchr(text, ':');
+    o->sms_step = 4;
+    if (dash == NULL || dash == text) {
+        int rc = number(err, "sms", text, 1, SMS_MAX, &o->sms);
+        o->sms_to = o->sms;
+        return rc;
+    }
+    snprintf(first, sizeof(first), "%.*s", (int)(dash - text), text);
+    snprintf(last, sizeof(last), "%.*s", colon != NULL ? (int)(colon - dash - 1) : (int)strlen(dash + 1), dash + 1);
+    snprintf(step, sizeof(step), "%s", colon != NULL ? colon + 1 : "4");
+    int rc = colon != NULL && colon < dash ? refuse(err, "sms", "a range such as 132-224:8", text) : 0;
+    if (rc == 0)
+        rc = number(err, "sms", first, 1, SMS_MAX, &o->sms);
+    if (rc == 0)
+        rc = number(err, "sms", last, o->sms, SMS_MAX, &o->sms_to);
+    if (rc == 0)
+        rc = number(err, "sms", step, 1, SMS_MAX, &o->sms_step);
+    return rc;
+}
 
 static int parse_words(FILE *err, int id, const char *text, struct ctl_plan_options *o)
 {
@@ -138,7 +171,9 @@ static int parse_one(FILE *err, int id, const char *text, struct ctl_plan_option
     case OPT_KV_LEN:
         return number(err, "kv-len", text, 0, MLA_KV_LEN_MAX, &o->kv_len);
     case OPT_SMS:
-        return number(err, "sms", text, 1, SMS_MAX, &o->sms);
+        return range_of_sms(err, text, o);
+    case OPT_BANDWIDTH:
+        return number(err, "bandwidth", text, 1, BANDWIDTH_MAX, &o->bandwidth_gb);
     case OPT_PAD_HEADS:
         return number(err, "pad-heads", text, 1, MLA_HEADS_MAX, &o->pad_heads);
     case OPT_SPLITS:
@@ -178,6 +213,10 @@ static int check_together(FILE *err, const bool given[OPT_HELP + 1], struct ctl_
         fprintf(err, "mlactl plan: --tile does not go with --compare, which shows 256 and 128\n");
         return CTL_PLAN_USAGE;
     }
+    if (o->dump && o->sms_to != o->sms) {
+        fprintf(err, "mlactl plan: --dump goes with one number of --sms, not with a range\n");
+        return CTL_PLAN_USAGE;
+    }
     if (o->compare && o->pad_heads == 0)
         o->pad_heads = MLA_HEADS_MAX;
     snprintf(text, sizeof(text), "%u", o->pad_heads);
@@ -200,7 +239,14 @@ static int check_together(FILE *err, const bool given[OPT_HELP + 1], struct ctl_
 int ctl_plan_parse(FILE *err, int argc, char **argv, struct ctl_plan_options *o)
 {
     bool given[OPT_HELP + 1] = {false};
-    *o = (struct ctl_plan_options){.batch = 1, .sms = 132, .unit_ctas = 4, .tile_rows = 256, .policy = PLAN_AUTO};
+    *o = (struct ctl_plan_options){.batch = 1,
+                                   .sms = 132,
+                                   .sms_to = 132,
+                                   .sms_step = 1,
+                                   .unit_ctas = 4,
+                                   .tile_rows = 256,
+                                   .bandwidth_gb = H200_READ_GB,
+                                   .policy = PLAN_AUTO};
     optind = 0; /* getopt starts afresh: callers may have used it before */
     opterr = 0;
     for (;;) {

@@ -71,6 +71,61 @@ START_TEST(json_of_the_reference_shape)
 }
 END_TEST
 
+/* Worked out at 1,086 ns a page, and carried over to what the costs say now: 2 * 768 rows * 65,536 keys * 1,088 =
+ * 1.0952e11 FLOP; a unit of 256 rows does 2 * 256 * 64 * 1,088 = 35.65 MFLOP a page, on 4 SMs: 8.207 TFLOP/s an SM,
+ * 1,083.3 on 132, so 101.1 us. 65,536 * 576 + 768 * (576 + 512) = 38.58 MB at 4,620 GB/s: 8.35 us. */
+START_TEST(roofline_of_a_part)
+{
+    struct plan_device device;
+    struct plan_costs costs;
+    ck_assert_int_eq(plan_device_preset("reference", &device, &costs), 0);
+    double page = costs.page_ns / 1086.0;
+    ck_assert_int_eq(run(SHAPE "--policy unsplit --json"), 0);
+    ck_assert_double_eq_tol(json_number("flop", 0), 1.09521666e11, 1e3);
+    ck_assert_double_eq(json_number("bytes", 0), 38584320);
+    ck_assert_double_eq_tol(json_number("roofline_flop_us", 0), 101.10 * page, 0.01);
+    ck_assert_double_eq_tol(json_number("roofline_bytes_us", 0), 8.3516, 1e-3);
+    ck_assert_double_eq_tol(json_number("roofline_us", 0), 101.10 * page, 0.01);
+    ck_assert_double_eq(json_number("row_occupancy", 0), 1);
+    /* Three items of 1,024 pages on 33 units; the launch is the only time beside them. */
+    double item = costs.fill_ns + 1024.0 * costs.page_ns + costs.drain_ns;
+    ck_assert_double_eq_tol(json_number("unit_occupancy", 0), 3 * item / (33 * (item + costs.launch_ns)), 1e-6);
+    ck_assert_ptr_nonnull(strstr(out_text, "\"roofline_by\": \"model"));
+    /* Units of half the size on half the SMs: the same rate of an SM. */
+    ck_assert_int_eq(run(SHAPE "--unit 2x128 --json"), 0);
+    ck_assert_double_eq_tol(json_number("roofline_us", 0), 101.10 * page, 0.01);
+    /* Few rows: 12 * 4,096 * 2,176 FLOP take 0.1 us, 2,372,352 bytes at 1,000 GB/s 2.37. */
+    ck_assert_int_eq(run("--heads 12 --q-len 1 --kv-len 4096 --bandwidth 1000 --json"), 0);
+    ck_assert_double_eq_tol(json_number("roofline_us", 0), 2.372352, 1e-6);
+    /* Padding takes row slots, and is no work. */
+    ck_assert_int_eq(run("--heads 96 --q-len 4 --kv-len 65536 --pad-heads 128 --json"), 0);
+    ck_assert_double_eq(json_number("row_occupancy", 0), 0.75);
+    ck_assert_double_eq_tol(json_number("roofline_us", 0), 50.55 * page, 0.01);
+}
+END_TEST
+
+/* One plan for each size of the part; twice the SMs, half the roofline. */
+START_TEST(range_of_parts)
+{
+    ck_assert_int_eq(run("--heads 96 --q-len 8 --kv-len 65536 --sms 132-224:4 --json"), 0);
+    ck_assert_int_eq(out_text[0], '[');
+    for (int i = 0; i < 24; i++) {
+        ck_assert_double_eq(json_number("sms", i), 132 + 4 * i);
+        ck_assert_double_eq(json_number("units", i), 33 + i);
+        ck_assert_double_eq_tol(json_number("roofline_us", i), json_number("roofline_us", 0) * 132 / (132 + 4 * i),
+                                1e-3);
+        if (i > 0)
+            ck_assert_double_le(json_number("predicted_us", i), json_number("predicted_us", i - 1) * 1.001);
+    }
+    ck_assert_int_eq(run("--heads 96 --q-len 8 --kv-len 65536 --sms 132-140 --compare --json"), 0);
+    ck_assert_double_eq(json_number("sms", 8), 140);
+    ck_assert_int_eq(run("--heads 96 --q-len 8 --kv-len 65536 --sms 132-133:7"), 0);
+    ck_assert_ptr_nonnull(strstr(out_text, "on 132 to 133 SMs"));
+    ck_assert_ptr_nonnull(strstr(out_text, "A model, not a measurement"));
+    ck_assert_ptr_null(strstr(out_text, " 133 4x256"));
+}
+END_TEST
+
 START_TEST(units_and_tiles)
 {
     ck_assert_int_eq(run("--heads 96 --q-len 4 --kv-len 65536 --json --policy unsplit"), 0);
@@ -149,6 +204,14 @@ START_TEST(bad_arguments)
         {SHAPE "--sms 3", "--sms", "from 4 to 4096"},
         {SHAPE "--sms 3 --unit 2x128", "--sms", "from 4 to 4096"},
         {SHAPE "--sms 0", "--sms", "from 1 to 4096"},
+        {SHAPE "--sms 132-", "--sms", "from 132 to 4096"},
+        {SHAPE "--sms 132-131", "--sms", "from 132 to 4096"},
+        {SHAPE "--sms 2-8", "--sms", "from 4 to 4096"},
+        {SHAPE "--sms -8", "--sms", "from 1 to 4096"},
+        {SHAPE "--sms 132-140:0", "--sms", "from 1 to 4096"},
+        {SHAPE "--sms 132:4-140", "--sms", "132-224:8"},
+        {SHAPE "--sms 132-140 --dump", "--dump", "a range"},
+        {SHAPE "--bandwidth 0", "--bandwidth", "from 1 to 1000000"},
         {SHAPE "--unit 1x64", "--unit", "4x256 or 2x128"},
         {SHAPE "--tile 96", "--tile", "256, 128 or 64"},
         {SHAPE "--pad-heads 64", "--pad-heads", "from 96 to 128"},
@@ -178,6 +241,8 @@ MLA_SUITE(plan_ctl)
     TCase *tc = mla_tcase(suite, "mlactl plan");
     tcase_add_checked_fixture(tc, NULL, drop_texts);
     tcase_add_test(tc, json_of_the_reference_shape);
+    tcase_add_test(tc, roofline_of_a_part);
+    tcase_add_test(tc, range_of_parts);
     tcase_add_test(tc, units_and_tiles);
     tcase_add_test(tc, padded_heads);
     tcase_add_test(tc, compare);
