@@ -35,7 +35,7 @@ def run_files(name, arguments):
     code, out, err = run(arguments + ["--json", path + ".json", "--csv", path + ".csv"])
     check(code == 0, f"{name}: exit {code}: {err}")
     if code != 0:
-        return [], [], out
+        return [], {"bars": None, "notes": {}}, out
     with open(path + ".json", encoding="utf-8") as f:
         report = json.load(f)
     with open(path + ".csv", encoding="utf-8", newline="") as f:
@@ -94,6 +94,83 @@ def reference():
     check(report["bars"] == [], "bars are for the reference shapes alone")
 
 
+def padded():
+    """h128 counts the rows that matter, in slots of 128 heads; its adapters show."""
+    rows, _, _ = run_files("padded", ["--batches", "1", "--q-len", "5", "--kv-len", "200", "--heads", "96", "--iterations",
+                                      "2", "--repeats", "3", "--warmup", "0", "--variants", "sm90,h128"])
+    timed = {row["variant"]: row for row in rows if row.get("table") == "reference"}
+    if len(timed) != 2:
+        check(False, f"padded: {len(timed)} variants")
+        return
+    for row in timed.values():
+        check_times("padded", row)
+    check(timed["h128"]["row_slots"] == 5 * 128 and timed["sm90"]["row_slots"] == 512, "slots of padded rows")
+    check(timed["h128"]["adapters_us"] > 0 and timed["sm90"]["adapters_us"] is None, "the adapter's kernels")
+
+
+def errors():
+    rows, _, out = run_files("errors", TINY + ["--variants", "sm90,generic-sm_90a", "--errors"])
+    found = [row for row in rows if row.get("table") == "errors"]
+    check(len(found) == 5 * 8 * 2, f"{len(found)} errors for 5 data sets, 8 shapes and 2 variants")
+    check(len({row["data"] for row in found}) == 5, "data sets")
+    for row in found:
+        for key in ("error", "error_unsplit"):
+            # float32 arithmetic of the CPU backend: neither exact nor far off
+            check(0 < row[key] < 1e-5, f"{row['name']}: {key} {row[key]}")
+            check(row[key] <= row[key + "_worst_row"] < 1e-4, f"{row['name']}: worst row of {key}")
+    check("mean per channel" in out, "errors are not printed")
+    rows, _, _ = run_files("quick", ["--batches", "4,5", "--q-len", "1", "--kv-len", "64", "--heads", "2", "--variants",
+                                     "sm90", "--errors", "--quick"])
+    check({row["b"] for row in rows} == {4}, "--quick keeps small batches")
+
+
+def splits():
+    rows, _, _ = run_files("splits", TINY + ["--variants", "sm90", "--splits", "--splits-max", "4"])
+    for b, q, kv in ((b, q, kv) for b in (1, 2) for q in (1, 2) for kv in (128, 300)):
+        of = {row["way"]: row for row in rows if (row["b"], row["q_len"], row["kv_len"]) == (b, q, kv)}
+        pages = -(-kv // 64)
+        want = {"auto", "balanced", "seed"} | {f"uniform {n}" for n in range(1, min(4, pages) + 1)}
+        check(set(of) == want, f"splits of B{b} Q{q} KV{kv}: {sorted(of)}")
+        again = [row for row in of.values() if row["again"]]
+        if not again:
+            continue
+        best = min(again, key=lambda row: row["us"])
+        for row in of.values():
+            check_times("splits", row)
+            check(close(row["over_best"], row["us"] / best["us"]), f"{row['name']}: over_best")
+            if row["way"].startswith("uniform"):
+                check(row["splits"] == int(row["way"].split()[1]), f"{row['name']}: {row['splits']} splits")
+        check(all(of[way]["again"] for way in ("auto", "balanced", "seed")), "policies run again")
+
+
+def others():
+    rows, report, _ = run_files("others", TINY + ["--variants", "sm90", "--ablate", "--second", "--batch", "2", "--rate",
+                                                  "2", "--rows", "--kv", "--ragged"])
+    tables = {}
+    for row in rows:
+        tables.setdefault(row["table"], []).append(row)
+    check(set(tables) == {"ablation", "second", "rows", "kv", "ragged"}, f"tables: {sorted(tables)}")
+    check([len(tables.get(t, [])) for t in ("second", "rows", "kv", "ragged")] == [4, 8, 8, 4], "rows of the tables")
+    for row in tables.get("second", []):
+        check_times("second", row)
+        flop = 2 * row["b"] * row["q_len"] * row["heads"] * row["kv_len"] * 1088
+        roof = max(flop / 2e6, row["bytes_read"] / 4.6e6)
+        check(row["b"] == 2 and close(row["roofline_us"], roof), f"{row['name']}: roofline of {row['roofline_us']} us")
+        check(close(row["roofline_share"], roof / row["us"]), f"{row['name']}: share")
+    ways = {}
+    for row in tables.get("ablation", []):
+        check_times("ablation", row)
+        check(row["kv_len"] == 128, f"{row['name']}: not the shortest context")
+        ways.setdefault((row["b"], row["q_len"]), {})[row["way"]] = row
+    for (b, q), of in ways.items():
+        check("as it is" in of and "splits: none" in of and "packing: tiles of 64 rows" in of, f"ways: {sorted(of)}")
+        token = of["packing: a tile per query token"]
+        check(token["tiles"] == b * q and token["useful_rows"] == b * q * 4, f"{token['name']}: {token['tiles']} tiles")
+        for row in of.values():
+            check(close(row["over_as_it_is"], row["us"] / of["as it is"]["us"]), f"{row['name']}: ratio")
+    check(report["bars"] == [], "bars are for the whole lists")
+
+
 def exits():
     code, out, _ = run(["--help"])
     check(code == 0 and out.startswith("usage: mla-bench shapes"), f"--help: exit {code}")
@@ -109,7 +186,7 @@ def exits():
     check(code == 2 and "has a bar" in err, f"--check without bars: exit {code}, {err}")
 
 
-for part in (exits, reference):
+for part in (exits, reference, padded, errors, splits, others):
     part()
 for failure in failures:
     print(failure)

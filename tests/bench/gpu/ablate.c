@@ -10,7 +10,7 @@
 #include "tests/bench/gpu/modes.h"
 
 #define WAYS_MAX  (8 + VARIANTS_MAX)
-#define GRAPH_US  60000.0
+#define GRAPH_US  30000.0
 #define WARMUP_MS 50.0
 
 struct ablation {

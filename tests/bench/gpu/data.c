@@ -50,6 +50,29 @@ static const float *quantiles(void)
     return table;
 }
 
+static void swap(int32_t *a, int32_t *b)
+{
+    int32_t t = *a;
+    *a = *b;
+    *b = t;
+}
+
+void data_permute(int32_t *entries, uint32_t pages, uint32_t block_pages)
+{
+    uint32_t groups = pages / block_pages;
+    struct prng prng = {77};
+    for (uint32_t r = 0; r < block_pages; r++) {
+        uint32_t turn = prng_below(&prng, groups);
+        for (uint32_t g = 0; g < groups; g++)
+            entries[(size_t)g * block_pages + r] = (int32_t)(r + block_pages * ((g + turn) % groups));
+    }
+    for (uint32_t g = 0; g < groups; g++) {
+        int32_t *group = entries + (size_t)g * block_pages;
+        for (uint32_t i = block_pages; i > 1; i--)
+            swap(&group[i - 1], &group[prng_below(&prng, i)]);
+    }
+}
+
 struct filling {
     uint8_t *rows;
     size_t n_rows;

@@ -22,6 +22,10 @@ extern const struct data_set data_sets[DATA_SETS];
 /* Nearest e4m3, ties to even, saturated. x is a number. */
 uint8_t data_e4m3(float x);
 
+/* A permutation of 0 .. pages - 1 (a multiple of block_pages) whose every aligned run of block_pages entries has each
+ * remainder by block_pages once. */
+void data_permute(int32_t *entries, uint32_t pages, uint32_t block_pages);
+
 /* Rows of 576 elements, from all CPUs; the same bytes for the same seed on every machine. */
 void data_fill(uint8_t *rows, size_t n_rows, const struct data_set *set, uint64_t seed);
 

@@ -5,15 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/bench/gpu/float64.h"
 #include "tests/bench/gpu/modes.h"
+#include "tests/support/fp8.h"
+#include "tests/support/sampled.h"
 
 #define QUICK_BATCH   4u
 #define ERROR_AT_MOST 0.005
-#define SAMPLES       2 /* sequences */
+#define SOFTMAX_SCALE (1.0 / 24)
+#define SEQS          2
+#define ROWS          8 /* of a sequence */
 
-struct sampled {
-    struct float64_rows rows[SAMPLES];
+struct sample {
+    struct {
+        uint64_t row; /* of the output */
+        struct sampled_row truth;
+    } rows[SEQS * ROWS];
     uint32_t n;
 };
 
@@ -35,20 +41,28 @@ void errors_want(const struct run *run, struct pool_wants *wants)
 }
 
 /* First and last tokens and heads are among them. */
-static void sample(const struct run *run, const struct shape *shape, struct sampled *s)
+static void sample_seq(const struct pool *pool, const struct shape *shape, uint32_t s, struct sample *sample)
 {
-    s->n = shape->n_seqs > 1 ? 2 : 1;
-    for (uint32_t i = 0; i < s->n; i++) {
-        struct float64_rows *rows = &s->rows[i];
-        uint32_t q_len;
-        rows->seq = i == 0 ? 0 : shape->n_seqs - 1;
-        q_len = shape->seqs[rows->seq].q_len;
-        for (uint32_t r = 0; r < FLOAT64_ROWS; r++) {
-            rows->rows[r].token = r * (q_len - 1) / (FLOAT64_ROWS - 1);
-            rows->rows[r].head = r * (shape->heads - 1) / (FLOAT64_ROWS - 1);
-        }
-        float64_attend(&run->pool, shape, rows);
+    const struct mla_abi_seq *seq = &shape->seqs[s];
+    const double *values = fp8_table();
+    uint32_t pages = (seq->kv_len_max + MLA_ABI_PAGE_TOKENS - 1) / MLA_ABI_PAGE_TOKENS;
+    int32_t *table = gpu_array(pages, sizeof *table);
+    struct sampled_row *rows = gpu_array(ROWS, sizeof *rows);
+    for (uint32_t p = 0; p < pages; p++)
+        table[p] = pool->entries[seq->table_first + p] % (int32_t)pool->block_pages;
+    for (uint32_t r = 0; r < ROWS; r++) {
+        uint32_t token = r * (seq->q_len - 1) / (ROWS - 1), head = r * (shape->heads - 1) / (ROWS - 1);
+        uint64_t row = (uint64_t)(seq->first_token + token) * shape->heads + head;
+        sample->rows[sample->n + r].row = row;
+        rows[r].keys = seq->kv_len_max - seq->q_len + token + 1;
+        for (uint32_t c = 0; c < MLA_ABI_QK_DIM; c++)
+            rows[r].q[c] = values[pool->q_rows[row * MLA_ABI_QK_DIM + c]];
     }
+    sampled_decode(pool->block, table, SOFTMAX_SCALE, false, rows, ROWS);
+    for (uint32_t r = 0; r < ROWS; r++)
+        sample->rows[sample->n++].truth = rows[r];
+    free(rows);
+    free(table);
 }
 
 struct error {
@@ -57,35 +71,32 @@ struct error {
     uint32_t splits;
 };
 
-static struct error compare(const struct run *run, const struct shape *shape, const struct sampled *s)
+static struct error compare(const struct run *run, const struct sample *sample)
 {
     struct error error = {0};
     double off = 0, size = 0;
-    for (uint32_t i = 0; i < s->n; i++)
-        for (int r = 0; r < FLOAT64_ROWS; r++) {
-            const struct float64_rows *rows = &s->rows[i];
-            uint64_t token = (uint64_t)shape->seqs[rows->seq].first_token + rows->rows[r].token;
-            float o[MLA_ABI_V_DIM];
-            double row_off = 0, row_size = 0;
-            GPU(&run->gpu,
-                cuMemcpyDtoH(o, run->pool.o + (token * shape->heads + rows->rows[r].head) * sizeof o, sizeof o));
-            for (uint32_t c = 0; c < MLA_ABI_V_DIM; c++) {
-                double d = (double)o[c] - rows->o[r][c];
-                row_off += d * d;
-                row_size += rows->o[r][c] * rows->o[r][c];
-            }
-            double relative = sqrt(row_off / row_size);
-            error.worst = relative <= error.worst ? error.worst : relative; /* NaN stays */
-            off += row_off;
-            size += row_size;
+    for (uint32_t i = 0; i < sample->n; i++) {
+        const double *truth = sample->rows[i].truth.o;
+        float o[MLA_ABI_V_DIM];
+        double row_off = 0, row_size = 0;
+        GPU(&run->gpu, cuMemcpyDtoH(o, run->pool.o + sample->rows[i].row * sizeof o, sizeof o));
+        for (uint32_t c = 0; c < MLA_ABI_V_DIM; c++) {
+            double d = (double)o[c] - truth[c];
+            row_off += d * d;
+            row_size += truth[c] * truth[c];
         }
+        double relative = sqrt(row_off / row_size);
+        error.worst = relative <= error.worst ? error.worst : relative; /* NaN stays */
+        off += row_off;
+        size += row_size;
+    }
     error.all = sqrt(off / size);
     return error;
 }
 
 /* NaN where there is no plan. */
 static struct error decode(const struct run *run, const struct variant *variant, const struct shape *shape,
-                           enum plan_policy policy, const struct sampled *s)
+                           enum plan_policy policy, const struct sample *s)
 {
     struct work work;
     struct work_options options = {.policy = policy, .out_type = MLA_ABI_OUT_F32, .launches = 1};
@@ -93,7 +104,7 @@ static struct error decode(const struct run *run, const struct variant *variant,
         return (struct error){(double)NAN, (double)NAN, 0};
     GPU(&run->gpu, cuMemsetD8Async(run->pool.o, 0xff, run->pool.o_bytes, run->gpu.stream));
     work_once(&work);
-    struct error error = compare(run, shape, s);
+    struct error error = compare(run, s);
     error.splits = work.plan.max_splits;
     work_close(&work);
     return error;
@@ -120,10 +131,12 @@ static void add_row(struct run *run, const struct variant *variant, const struct
 /* The largest error of the native variant; NaN when one is. */
 static double run_shape(struct run *run, const struct shape *shape, const struct data_set *set)
 {
-    struct sampled *s = gpu_array(1, sizeof *s);
+    struct sample *s = gpu_array(1, sizeof *s);
     double native = 0;
     times_progress("errors, %s, %s", set->name, shape->name);
-    sample(run, shape, s);
+    sample_seq(&run->pool, shape, 0, s);
+    if (shape->n_seqs > 1)
+        sample_seq(&run->pool, shape, shape->n_seqs - 1, s);
     times_progress_end();
     printf("  %-24s", shape->name);
     for (size_t v = 0; v < run->n_variants; v++) {

@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/prng.h"
-
 #define PAGES_MOST          131072u
 #define BLOCK_PAGES         8192u
 #define WORKSPACE_MOST      (UINT64_C(4) << 30)
@@ -23,29 +21,6 @@ void pool_want(struct pool_wants *wants, const struct shape *shape, uint32_t lau
     uint32_t seqs = (uint32_t)(shape->rows / shape->heads); /* as many when each token is a sequence */
     seqs = seqs > shape->n_seqs ? seqs : shape->n_seqs;
     wants->seqs = seqs > wants->seqs ? seqs : wants->seqs;
-}
-
-static void swap(int32_t *a, int32_t *b)
-{
-    int32_t t = *a;
-    *a = *b;
-    *b = t;
-}
-
-static void make_table(struct pool *pool)
-{
-    uint32_t groups = pool->pages / pool->block_pages;
-    struct prng prng = {77};
-    for (uint32_t r = 0; r < pool->block_pages; r++) {
-        uint32_t turn = prng_below(&prng, groups);
-        for (uint32_t g = 0; g < groups; g++)
-            pool->entries[(size_t)g * pool->block_pages + r] = (int32_t)(r + pool->block_pages * ((g + turn) % groups));
-    }
-    for (uint32_t g = 0; g < groups; g++) {
-        int32_t *group = pool->entries + (size_t)g * pool->block_pages;
-        for (uint32_t i = pool->block_pages; i > 1; i--)
-            swap(&group[i - 1], &group[prng_below(&prng, i)]);
-    }
 }
 
 static void take_workspace(struct pool *pool)
@@ -79,7 +54,7 @@ void pool_open(struct pool *pool, const struct gpu *gpu, const struct pool_wants
     pool->q = gpu_alloc(gpu, pool->rows * MLA_ABI_QK_DIM);
     pool->o = gpu_alloc(gpu, pool->o_bytes);
     pool->status = gpu_alloc(gpu, pool->seqs * sizeof(uint64_t));
-    make_table(pool);
+    data_permute(pool->entries, pool->pages, pool->block_pages);
     GPU(gpu, cuMemcpyHtoD(pool->table, pool->entries, pool->pages * sizeof *pool->entries));
     take_workspace(pool);
 }

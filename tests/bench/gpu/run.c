@@ -106,7 +106,7 @@ void way_cells(struct bench_row *row, const struct way *way)
     const struct bench_stats *us = &way->timed.us;
     const struct shape *shape = way->shape;
     const struct plan *plan = &way->work.plan;
-    bench_cell(row, "b", shape->n_seqs, 0);
+    bench_cell(row, "b", shape->batch, 0);
     bench_cell(row, "q_len", shape->q_len, 0);
     bench_cell(row, "kv_len", shape->kv_len, 0);
     bench_cell(row, "heads", shape->heads, 0);

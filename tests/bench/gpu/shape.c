@@ -25,7 +25,7 @@ static uint32_t pages_of(uint32_t kv_len)
 static void start(struct shape *shape, uint32_t n_seqs, uint32_t heads)
 {
     memset(shape, 0, sizeof *shape);
-    shape->n_seqs = n_seqs;
+    shape->n_seqs = shape->batch = n_seqs;
     shape->heads = heads;
     shape->seqs = gpu_array(n_seqs, sizeof *shape->seqs);
 }
@@ -78,6 +78,9 @@ void shape_by_token(struct shape *shape, const struct shape *of)
                                                     .first_token = seq->first_token + t,
                                                     .table_first = seq->table_first};
     }
+    shape->batch = of->batch;
+    shape->q_len = of->q_len;
+    shape->kv_len = of->kv_len;
     shape->rows = of->rows;
     shape->pages = of->pages;
     shape->flop = of->flop;

@@ -14,7 +14,8 @@ struct shape {
     char name[48];
     uint32_t heads;
     uint32_t n_seqs;
-    uint32_t q_len;  /* of every sequence; 0 when they differ */
+    uint32_t batch;  /* sequences that people see: fewer than n_seqs when each token is one */
+    uint32_t q_len;  /* of each; 0 when they differ */
     uint32_t kv_len; /* the same */
     uint64_t rows;
     uint64_t pages; /* table entries in use, each page once */

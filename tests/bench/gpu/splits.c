@@ -12,7 +12,7 @@
 #define UNIFORM_LEAST  12u
 #define FIRST_REPEATS  3
 #define AGAIN          5 /* of the best of the first round */
-#define GRAPH_US       20000.0
+#define GRAPH_US       8000.0
 #define WARMUP_MS      20.0
 #define CHOICE_AT_MOST 1.03
 

@@ -7,7 +7,7 @@
 #include "tests/bench/gpu/modes.h"
 
 #define BYTES_PER_US 4.6e6 /* read bandwidth of the H200, measured */
-#define GRAPH_US     60000.0
+#define GRAPH_US     30000.0
 #define WARMUP_MS    20.0
 
 double roofline_us(const struct run *run, const struct shape *shape)

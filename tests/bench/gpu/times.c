@@ -11,7 +11,8 @@
 
 #define SAMPLE_EVERY_NS   UINT64_C(5000000)
 #define PROGRESS_EVERY_NS UINT64_C(200000000)
-#define POLL_NS           200000
+#define POLL_NS           100000
+#define AHEAD             16 /* graphs that are queued; more would block in the launch */
 
 static bool progress_shown;
 
@@ -63,12 +64,16 @@ static size_t plan_slots(const struct timed *timed, size_t n, struct slot *slots
     return n_slots;
 }
 
-/* Until the last event: samples what runs, and tells how far it is. */
-static void watch(const struct gpu *gpu, struct timed *timed, const struct slot *slots, size_t n_slots,
-                  const struct times_options *options)
+/* Queues all graphs; samples what runs, and tells how far it is. */
+static void run_slots(const struct gpu *gpu, struct timed *timed, const struct slot *slots, size_t n_slots,
+                      const struct times_options *options)
 {
     uint64_t sampled = 0, told = 0;
-    for (size_t at = 0; at < n_slots;) {
+    for (size_t at = 0, queued = 0; at < n_slots;) {
+        for (; queued < n_slots && queued < at + AHEAD; queued++) {
+            GPU(gpu, cuGraphLaunch(timed[slots[queued].timed].graph, gpu->stream));
+            GPU(gpu, cuEventRecord(slots[queued].end, gpu->stream));
+        }
         CUresult result = gpu->driver.cuEventQuery(slots[at].end);
         if (result == CUDA_SUCCESS) {
             at++;
@@ -107,11 +112,7 @@ void times_measure(const struct gpu *gpu, struct timed *timed, size_t n, const s
     /* One graph more in front: its launch hides what the first event and the first graph take the host. */
     GPU(gpu, cuGraphLaunch(timed[slots[0].timed].graph, gpu->stream));
     GPU(gpu, cuEventRecord(start, gpu->stream));
-    for (size_t k = 0; k < n_slots; k++) {
-        GPU(gpu, cuGraphLaunch(timed[slots[k].timed].graph, gpu->stream));
-        GPU(gpu, cuEventRecord(slots[k].end, gpu->stream));
-    }
-    watch(gpu, timed, slots, n_slots, options);
+    run_slots(gpu, timed, slots, n_slots, options);
     for (size_t k = 0; k < n_slots; k++) {
         float ms = 0;
         const struct timed *t = &timed[slots[k].timed];
