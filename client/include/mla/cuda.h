@@ -17,7 +17,9 @@
  *     mla_cuda_wait_done(words, done_word, value, stream);      before those that read O
  *
  * The wait also ends when the job is refused, fails or loses its daemon: once the stream has passed it,
- * mla_word_aborted(mla_word_load(mla_sync_word(sync, done_word)), value) says so, and O is not to be used.
+ * mla_word_aborted(mla_word_load(mla_sync_word(sync, done_word)), value) says so, and O is not to be used. Where the
+ * daemon died, a launch of it that still ran may store the done value afterwards: a job that is answered
+ * MLA_DISCONNECTED or MLA_DEVICE_LOST is lost whatever its word says later.
  */
 #ifndef MLA_CUDA_H
 #define MLA_CUDA_H
