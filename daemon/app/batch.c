@@ -70,19 +70,23 @@ static bool describe(struct app_batch *b, struct app_job *const *jobs, uint32_t 
     return true;
 }
 
+static struct plan_request base_request(const struct app *app)
+{
+    const struct be_facts *facts = be_facts(&app->be);
+    return (struct plan_request){
+        .device = facts->device, .costs = facts->costs, .policy = policy(app->config), .tile_rows = facts->tile_rows};
+}
+
 static int make_plan(struct app *app, struct app_batch *b, struct app_job *const *jobs, uint32_t n_jobs,
                      uint32_t n_seqs)
 {
-    const struct be_facts *facts = be_facts(&app->be);
-    struct plan_request request = {.device = facts->device,
-                                   .costs = facts->costs,
-                                   .policy = policy(app->config),
-                                   .tile_rows = facts->tile_rows,
-                                   .workspace_bytes_max = facts->workspace_bytes};
+    struct plan_request request = base_request(app);
     struct plan *plan = &b->plan;
     if (!describe(b, jobs, n_jobs, n_seqs, &request))
         return -ENOMEM;
     int r = plan_bound(&request, &plan->capacity);
+    if (r == 0)
+        r = be_workspace_for(&app->be, &request, &request.workspace_bytes_max);
     if (r != 0)
         return r;
     if (!grow_device(app, &b->tiles, plan->capacity.tiles * sizeof(*plan->tiles)) ||
@@ -97,13 +101,27 @@ static int make_plan(struct app *app, struct app_batch *b, struct app_job *const
     return plan_build(&request, plan);
 }
 
-/* The splits of a batch-invariant job are its own, so what they need of the workspace is known before it has company;
- * the scheduler keeps the sum over a batch within the device's. */
-uint64_t batch_reserved_bytes(struct app *app, struct app_job *job)
+/* What kernels need beside partials is known of each job, and no less together. The splits of a batch-invariant job are
+ * its own, so their partials are known before it has company, too; those of others are cut to what is left. The
+ * scheduler keeps the sum over a batch within the device's workspace. */
+int batch_cost(struct app *app, struct app_job *job, struct mla_error *err)
 {
-    if (!job->batch_invariant || make_plan(app, &app->probe, &job, 1, job->tables->n_seqs) != 0)
-        return 0;
-    return app->probe.plan.workspace_bytes;
+    const struct be_facts *facts = be_facts(&app->be);
+    struct app_batch *b = &app->probe;
+    struct plan_request request = base_request(app);
+    if (!describe(b, &job, 1, job->tables->n_seqs, &request))
+        return (int)mla_error_set(err, MLA_OUT_OF_MEMORY, NULL, "no memory to plan the job");
+    uint64_t scratch = be_scratch_bytes(&app->be, &request);
+    if (be_workspace_for(&app->be, &request, &request.workspace_bytes_max) != 0) {
+        mla_error_set(err, MLA_TOO_LARGE, "table_set", "the job's records and page tables do not fit the workspace");
+        err->value = scratch;
+        err->limit = facts->workspace_bytes + facts->scratch_bytes;
+        return (int)err->code;
+    }
+    job->sched.cost = scratch;
+    if (job->batch_invariant && make_plan(app, b, &job, 1, job->tables->n_seqs) == 0)
+        job->sched.cost += b->plan.workspace_bytes;
+    return 0;
 }
 
 static bool make_records(struct app *app, struct app_batch *b, struct app_job *const *batch_jobs, uint32_t n_jobs,

@@ -121,7 +121,8 @@ void decode_submit(struct app_client *client, const struct net_request *request)
         mla_error_set(&err, MLA_OUT_OF_MEMORY, NULL, "no memory for the job");
         goto refused;
     }
-    if (decode_check(client, d, job, &err) != 0 || take_visible(client, d, job, &err) != MLA_OK)
+    if (decode_check(client, d, job, &err) != 0 || batch_cost(app, job, &err) != 0 ||
+        take_visible(client, d, job, &err) != MLA_OK)
         goto refused;
     job->client = client;
     job->request_id = request->request_id;
@@ -131,7 +132,6 @@ void decode_submit(struct app_client *client, const struct net_request *request)
     job->sched.deadline_ns = deadline(app, d);
     /* What one launch of the kernels has in common. */
     job->sched.compat = (uint64_t)d->heads | (uint64_t)d->out_type << 16 | (uint64_t)job->cache->layout << 24;
-    job->sched.cost = batch_reserved_bytes(app, job);
     job->sched.seqs = plan_records(app, job);
     job->sched.priority = d->priority;
     job->sched.has_ready = job->ready_word != NULL;

@@ -326,8 +326,9 @@ void decode_answer(struct app *app, struct app_job *job);
 /* ---- batch.c ---- */
 void batch_stage(struct app *app, struct sched_batch *batch, uint32_t generation);
 void batch_launch(struct app *app, struct sched_batch *batch);
-/* Workspace that a batch must keep for this job, whatever else is in it; 0 for all that can be cut less. */
-uint64_t batch_reserved_bytes(struct app *app, struct app_job *job);
+/* job->sched.cost: workspace that a batch must keep for this job, whatever else is in it. 0, or positive with *err when
+ * there is not as much. */
+int batch_cost(struct app *app, struct app_job *job, struct mla_error *err);
 void batch_free_buffers(struct app *app);
 
 /* ---- read.c ---- */

@@ -120,6 +120,23 @@ void be_host_free(struct be *be, void *memory)
         be->ops->host_free(be->impl, memory);
 }
 
+uint64_t be_scratch_bytes(const struct be *be, const struct plan_request *request)
+{
+    return be->ops->scratch_bytes ? be->ops->scratch_bytes(be->impl, request) : 0;
+}
+
+int be_workspace_for(const struct be *be, const struct plan_request *request, uint64_t *partial_bytes)
+{
+    const struct be_facts *facts = be_facts(be);
+    uint64_t scratch = be_scratch_bytes(be, request);
+    if (scratch < facts->scratch_bytes)
+        scratch = facts->scratch_bytes;
+    if (scratch - facts->scratch_bytes > facts->workspace_bytes)
+        return -ENOSPC;
+    *partial_bytes = facts->workspace_bytes - (scratch - facts->scratch_bytes);
+    return 0;
+}
+
 uint64_t be_progress(const struct be *be)
 {
     return be->ops->progress(be->impl);

@@ -33,7 +33,8 @@ struct be_facts {
     struct plan_device device;
     struct plan_costs costs;
     uint32_t tile_rows;
-    uint64_t workspace_bytes;
+    uint64_t workspace_bytes;     /* for partials of a batch that takes no more than scratch_bytes beside them */
+    uint64_t scratch_bytes;       /* of the workspace beyond workspace_bytes; 0 where launches need none */
     uint64_t device_memory_bytes; /* that the backend holds for itself while idle; 0 on the CPU */
 };
 
@@ -147,6 +148,10 @@ struct be_ops {
      * aligned, zeroed. */
     void *(*host_alloc)(struct backend *be, size_t bytes, uint64_t *address);
     void (*host_free)(struct backend *be, void *memory);
+    /* Bytes of the workspace that a launch takes beside its partials, whatever plan is made of the request: the most.
+     * Of several jobs no more than the sum for each alone. UINT64_MAX for a request that plan_bound() refuses. NULL for
+     * a backend that needs none. */
+    uint64_t (*scratch_bytes)(const struct backend *be, const struct plan_request *request);
     /* Grows while the device thread is alive, also when idle (at least once a second). */
     uint64_t (*progress)(const struct backend *be);
 };
@@ -170,6 +175,11 @@ size_t be_poll(struct be *be, struct be_event *out, size_t cap);
 int be_submit(struct be *be, struct be_request *request);
 void *be_host_alloc(struct be *be, size_t bytes, uint64_t *address);
 void be_host_free(struct be *be, void *memory);
+uint64_t be_scratch_bytes(const struct be *be, const struct plan_request *request);
 uint64_t be_progress(const struct be *be);
+
+/* How much of the workspace is left for partials of a plan of this request: its workspace_bytes_max. Everything a
+ * launch takes has been taken at open, so a plan within this can be launched. 0, or -ENOSPC: no plan of it can be. */
+int be_workspace_for(const struct be *be, const struct plan_request *request, uint64_t *partial_bytes);
 
 #endif

@@ -78,6 +78,7 @@ extern "C" {
     X(cuStreamQuery)                                                                                                   \
     X(cuStreamWriteValue64)                                                                                            \
     X(cuStreamWaitValue64)                                                                                             \
+    X(cuStreamWaitEvent)                                                                                               \
     X(cuStreamBeginCapture)                                                                                            \
     X(cuStreamEndCapture)                                                                                              \
     X(cuGraphInstantiate)                                                                                              \

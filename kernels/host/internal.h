@@ -56,7 +56,12 @@ static inline bool kernels_have_units(const struct mla_kernels *kernels)
 /* Units that more[] of a launch tells of. */
 uint32_t kernels_units_of_launch(const struct mla_kernels_launch *launch);
 
-/* Bytes of the scratch in the workspace; 0 without a prepare kernel. */
+/* Units of so many rows of an item; of all items. */
+uint32_t kernels_units_of_rows(const struct mla_kernels *kernels, uint32_t rows);
+uint64_t kernels_units_of_plan(const struct mla_kernels *kernels, const struct plan *plan);
+
+/* Bytes of the sections in a blob, and of the scratch in the workspace; 0 without a prepare kernel. */
+size_t kernels_more_bytes(const struct mla_kernels *kernels, uint64_t units, uint32_t n_jobs, uint32_t n_seqs);
 uint64_t kernels_scratch_bytes(const struct mla_kernels *kernels, uint64_t units, uint64_t pages, uint64_t tokens,
                                uint32_t n_jobs);
 

@@ -24,25 +24,59 @@ static size_t place(size_t *at, size_t n, size_t bytes)
     return here;
 }
 
-static struct blob_layout lay_out(const struct mla_kernels *k, const struct plan *plan, uint32_t n_jobs,
-                                  uint32_t n_seqs)
+struct blob_counts {
+    uint32_t tiles;
+    uint32_t items;
+    uint32_t reduces;
+    uint32_t jobs;
+    uint32_t seqs;
+    uint64_t units;
+};
+
+static struct blob_layout lay_out(const struct mla_kernels *k, const struct blob_counts *n)
 {
     struct blob_layout l;
     size_t at = 0;
-    l.jobs = place(&at, n_jobs, sizeof(struct mla_abi_job));
-    l.seqs = place(&at, n_seqs, sizeof(struct mla_abi_seq));
-    l.tiles = place(&at, plan->n_tiles, sizeof(struct mla_abi_tile));
-    l.items = place(&at, plan->n_items, sizeof(struct mla_abi_item));
-    l.reduces = place(&at, plan->n_reduces, sizeof(struct mla_abi_reduce));
-    l.more = place(&at, 1, mla_kernels_more_bytes(k, plan, n_jobs, n_seqs));
+    l.jobs = place(&at, n->jobs, sizeof(struct mla_abi_job));
+    l.seqs = place(&at, n->seqs, sizeof(struct mla_abi_seq));
+    l.tiles = place(&at, n->tiles, sizeof(struct mla_abi_tile));
+    l.items = place(&at, n->items, sizeof(struct mla_abi_item));
+    l.reduces = place(&at, n->reduces, sizeof(struct mla_abi_reduce));
+    l.more = place(&at, 1, kernels_more_bytes(k, n->units, n->jobs, n->seqs));
     l.bytes = at;
     return l;
+}
+
+static struct blob_layout lay_out_plan(const struct mla_kernels *k, const struct plan *plan, uint32_t n_jobs,
+                                       uint32_t n_seqs)
+{
+    struct blob_counts n = {.tiles = plan->n_tiles,
+                            .items = plan->n_items,
+                            .reduces = plan->n_reduces,
+                            .jobs = n_jobs,
+                            .seqs = n_seqs,
+                            .units = kernels_units_of_plan(k, plan)};
+    return lay_out(k, &n);
 }
 
 size_t mla_kernels_blob_bytes(const struct mla_kernels *kernels, const struct plan *plan, uint32_t n_jobs,
                               uint32_t n_seqs)
 {
-    return lay_out(kernels, plan, n_jobs, n_seqs).bytes;
+    return lay_out_plan(kernels, plan, n_jobs, n_seqs).bytes;
+}
+
+uint64_t mla_kernels_blob_bytes_max(const struct mla_kernels *k, const struct plan_request *request)
+{
+    struct plan_capacity capacity;
+    if (plan_bound(request, &capacity) != 0)
+        return UINT64_MAX;
+    struct blob_counts n = {.tiles = capacity.tiles,
+                            .items = capacity.items,
+                            .reduces = capacity.reduces,
+                            .jobs = request->n_jobs,
+                            .seqs = request->n_seqs,
+                            .units = (uint64_t)capacity.items * kernels_units_of_rows(k, request->tile_rows)};
+    return lay_out(k, &n).bytes;
 }
 
 /* An empty section has no address. */
@@ -61,7 +95,7 @@ int mla_kernels_blob_write(struct mla_kernels *kernels, const struct plan *plan,
                            uint32_t n_jobs, const struct mla_abi_seq *seqs, uint32_t n_seqs, void *blob,
                            uint64_t address, uint64_t workspace, struct mla_kernels_launch *launch)
 {
-    struct blob_layout l = lay_out(kernels, plan, n_jobs, n_seqs);
+    struct blob_layout l = lay_out_plan(kernels, plan, n_jobs, n_seqs);
     char *to = blob;
     put(to + l.jobs, jobs, n_jobs, sizeof *jobs);
     put(to + l.seqs, seqs, n_seqs, sizeof *seqs);

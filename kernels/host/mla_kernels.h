@@ -81,6 +81,10 @@ uint64_t mla_kernels_scratch_bytes_max(const struct mla_kernels *kernels, const 
 size_t mla_kernels_blob_bytes(const struct mla_kernels *kernels, const struct plan *plan, uint32_t n_jobs,
                               uint32_t n_seqs);
 
+/* The most of it, whatever plan plan_build() makes of the request; UINT64_MAX for one that plan_bound() refuses. No
+ * more than the sum of the same for its jobs alone, as is mla_kernels_scratch_bytes_max(). */
+uint64_t mla_kernels_blob_bytes_max(const struct mla_kernels *kernels, const struct plan_request *request);
+
 /* Writes plan and records to blob (host memory) and fills launch with the addresses they have when the blob's first
  * byte is at address for the device, 64-byte aligned: that of the device memory which the blob will have been copied to
  * when the launch runs, or of the blob itself when the device can read it there. Tables have entries for kv_len_max

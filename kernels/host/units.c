@@ -39,16 +39,16 @@ static struct more_layout lay_out_more(uint64_t units, uint32_t n_jobs, uint32_t
     return l;
 }
 
-static uint32_t units_of(const struct mla_kernels *k, uint32_t rows)
+uint32_t kernels_units_of_rows(const struct mla_kernels *k, uint32_t rows)
 {
     return (rows + k->section.rows_per_unit - 1) / k->section.rows_per_unit;
 }
 
-static uint64_t units_of_plan(const struct mla_kernels *k, const struct plan *plan)
+uint64_t kernels_units_of_plan(const struct mla_kernels *k, const struct plan *plan)
 {
     uint64_t units = 0;
     for (uint32_t i = 0; i < plan->n_items; i++)
-        units += units_of(k, plan->tiles[plan->items[i].tile].rows);
+        units += kernels_units_of_rows(k, plan->tiles[plan->items[i].tile].rows);
     return units;
 }
 
@@ -99,7 +99,7 @@ uint64_t mla_kernels_workspace_bytes(const struct mla_kernels *k, const struct p
         pages += pages_of(seqs[s].kv_len_max);
         tokens += seqs[s].q_len;
     }
-    return partial_bytes(plan) + kernels_scratch_bytes(k, units_of_plan(k, plan), pages, tokens, n_jobs);
+    return partial_bytes(plan) + kernels_scratch_bytes(k, kernels_units_of_plan(k, plan), pages, tokens, n_jobs);
 }
 
 uint64_t mla_kernels_scratch_bytes_max(const struct mla_kernels *k, const struct plan_request *request)
@@ -112,14 +112,19 @@ uint64_t mla_kernels_scratch_bytes_max(const struct mla_kernels *k, const struct
         pages += pages_of(request->seqs[s].kv_len);
         tokens += request->seqs[s].q_len;
     }
-    uint64_t units = (uint64_t)capacity.items * units_of(k, request->tile_rows);
+    uint64_t units = (uint64_t)capacity.items * kernels_units_of_rows(k, request->tile_rows);
     uint64_t scratch = kernels_scratch_bytes(k, units, pages, tokens, request->n_jobs);
     return scratch == 0 ? 0 : scratch + SCRATCH_ALIGN;
 }
 
+size_t kernels_more_bytes(const struct mla_kernels *k, uint64_t units, uint32_t n_jobs, uint32_t n_seqs)
+{
+    return kernels_have_units(k) ? (size_t)lay_out_more(units, n_jobs, n_seqs).bytes : 0;
+}
+
 size_t mla_kernels_more_bytes(const struct mla_kernels *k, const struct plan *plan, uint32_t n_jobs, uint32_t n_seqs)
 {
-    return kernels_have_units(k) ? (size_t)lay_out_more(units_of_plan(k, plan), n_jobs, n_seqs).bytes : 0;
+    return kernels_more_bytes(k, kernels_units_of_plan(k, plan), n_jobs, n_seqs);
 }
 
 uint32_t kernels_units_of_launch(const struct mla_kernels_launch *launch)
@@ -194,7 +199,7 @@ static void write_parts(const struct mla_kernels *k, const struct plan *plan, ui
     uint64_t first = 0;
     uint32_t unit = 0;
     for (uint32_t t = 0; t < plan->n_tiles; t++)
-        seqs[plan->tiles[t].seq].n_parts += plan->tiles[t].n_items * units_of(k, plan->tiles[t].rows);
+        seqs[plan->tiles[t].seq].n_parts += plan->tiles[t].n_items * kernels_units_of_rows(k, plan->tiles[t].rows);
     for (uint32_t s = 0; s < n_seqs; s++) {
         seqs[s].parts = address + first * sizeof *parts;
         first += seqs[s].n_parts;
@@ -229,7 +234,7 @@ int mla_kernels_more_write(struct mla_kernels *k, const struct plan *plan, const
     memset(launch->more, 0, sizeof launch->more);
     if (!kernels_have_units(k))
         return 0;
-    uint64_t units = units_of_plan(k, plan), pages = 0, tokens = 0;
+    uint64_t units = kernels_units_of_plan(k, plan), pages = 0, tokens = 0;
     struct more_layout l = lay_out_more(units, n_jobs, n_seqs);
     for (uint32_t s = 0; s < n_seqs; s++) {
         pages += pages_of(seqs[s].kv_len_max);

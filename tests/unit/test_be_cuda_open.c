@@ -169,7 +169,7 @@ START_TEST(memory_of_another_gpu)
 }
 END_TEST
 
-/* Plans and records as the device reads them: copied, in place, too large to be copied; done words by the stream and,
+/* Plans and records as the device reads them: copied, in place; done words by the stream and,
  * where it cannot write 64 bits, by the host. */
 START_TEST(ways_of_launching)
 {
@@ -233,8 +233,120 @@ START_TEST(launches_in_flight)
         ck_assert(i == 0 || c[i]->batch.started_ns >= c[i - 1]->batch.ended_ns);
         dc_check_all(c[i]);
     }
+    struct mla_fake_report report;
+    ck_assert(cuda_fake_report(&report));
+    ck_assert_uint_eq(report.calls[MLA_FAKE_cuMemcpyHtoDAsync], 12);
+    ck_assert_uint_ge(report.calls[MLA_FAKE_cuStreamWaitEvent], 6); /* records come while another batch runs */
+    ck_assert_uint_lt(report.calls[MLA_FAKE_cuStreamWaitEvent], 12);
     for (int i = 0; i < 12; i++)
         dc_free(c[i]);
+    rig_close(&rig);
+}
+END_TEST
+
+static uint64_t allocations(void)
+{
+    struct mla_fake_report report;
+    ck_assert(cuda_fake_report(&report));
+    return report.calls[MLA_FAKE_cuMemAlloc] + report.calls[MLA_FAKE_cuMemHostAlloc] +
+           report.calls[MLA_FAKE_cuMemFree] + report.calls[MLA_FAKE_cuMemFreeHost];
+}
+
+/* A batch of n sequences of 70 keys, for which the daemon could know no better than that there are up to kv_len_max.
+ * False when it does not fit the workspace. */
+static bool launch_large(struct rig *rig, uint32_t n, uint32_t kv_len_max)
+{
+    struct dc_seq *seqs = calloc(n, sizeof *seqs);
+    uint64_t partial_bytes;
+    ck_assert_ptr_nonnull(seqs);
+    for (uint32_t i = 0; i < n; i++)
+        seqs[i] = (struct dc_seq){1, 70, kv_len_max};
+    struct dc *c = dc_new(rig);
+    struct dc_job *j = dc_add(c, &(struct dc_shape){.heads = 2,
+                                                    .n_seqs = n,
+                                                    .seqs = seqs,
+                                                    .pages = DC_ALIAS,
+                                                    .num_pages = 3,
+                                                    .kv_len = DC_REGION,
+                                                    .table = DC_REGION,
+                                                    .seed = n});
+    dc_plan(c); /* fills the request, too */
+    bool fits = be_workspace_for(&rig->be, &c->request, &partial_bytes) == 0;
+    if (fits) {
+        ck_assert_uint_le(partial_bytes, rig->facts->workspace_bytes);
+        dc_replan(c);
+        c->request.workspace_bytes_max = partial_bytes;
+        uint64_t before = allocations();
+        dc_run(c);
+        dc_check(j);
+        ck_assert_uint_eq(allocations(), before);
+    }
+    dc_free(c);
+    free(seqs);
+    return fits;
+}
+
+/* All memory is taken at the start, whatever a batch needs: records beyond a slot, page ids beyond the scratch. What
+ * does not fit is known before it is launched. */
+START_TEST(nothing_is_allocated_after_the_start)
+{
+    struct rig rig = cuda_rig();
+    uint64_t before = allocations();
+    struct plan_seq seq = {4, 70000};
+    struct plan_job job = {.n_seqs = 1, .mask = MLA_ABI_MASK_CAUSAL};
+    struct plan_request request = {.device = rig.facts->device,
+                                   .costs = rig.facts->costs,
+                                   .policy = PLAN_AUTO,
+                                   .tile_rows = rig.facts->tile_rows,
+                                   .heads = 96,
+                                   .jobs = &job,
+                                   .seqs = &seq,
+                                   .n_jobs = 1,
+                                   .n_seqs = 1};
+    uint64_t partial_bytes;
+    ck_assert_int_eq(be_workspace_for(&rig.be, &request, &partial_bytes), 0);
+    ck_assert_uint_eq(partial_bytes, rig.facts->workspace_bytes); /* an ordinary batch leaves all of it */
+    ck_assert(launch_large(&rig, 1, 130));
+    ck_assert(launch_large(&rig, 1500, 130));
+    ck_assert(launch_large(&rig, 10, 1u << 24));
+    ck_assert(launch_large(&rig, 1500, 130));
+    ck_assert_uint_eq(allocations(), before);
+    ck_assert(!launch_large(&rig, 26, 1u << 24));
+    rig_close(&rig);
+    assert_nothing_open();
+}
+END_TEST
+
+/* The scheduler adds up what jobs need alone: together they never need more. */
+START_TEST(scratch_of_a_batch)
+{
+    struct rig rig = cuda_rig();
+    struct plan_seq seqs[] = {{1, 500}, {900, 100000}, {3, 0}, {0, 7}, {4, 65536}, {2, 65}};
+    struct plan_job jobs[] = {
+        {0, 2, MLA_ABI_MASK_CAUSAL, false}, {2, 3, MLA_ABI_MASK_NONE, true}, {5, 1, MLA_ABI_MASK_VISIBLE, true}};
+    struct plan_request request = {.device = rig.facts->device,
+                                   .costs = rig.facts->costs,
+                                   .policy = PLAN_AUTO,
+                                   .tile_rows = rig.facts->tile_rows,
+                                   .heads = 16,
+                                   .jobs = jobs,
+                                   .seqs = seqs,
+                                   .n_jobs = 3,
+                                   .n_seqs = 6};
+    uint64_t together = be_scratch_bytes(&rig.be, &request), sum = 0;
+    for (int i = 0; i < 3; i++) {
+        struct plan_job alone = jobs[i];
+        alone.first_seq = 0;
+        request.jobs = &alone;
+        request.seqs = seqs + jobs[i].first_seq;
+        request.n_jobs = 1;
+        request.n_seqs = jobs[i].n_seqs;
+        sum += be_scratch_bytes(&rig.be, &request);
+        ck_assert_uint_lt(be_scratch_bytes(&rig.be, &request), together);
+    }
+    ck_assert_uint_le(together, sum);
+    request.heads = 0;
+    ck_assert_uint_eq(be_scratch_bytes(&rig.be, &request), UINT64_MAX);
     rig_close(&rig);
 }
 END_TEST
@@ -252,4 +364,6 @@ MLA_SUITE(be_cuda_open)
     tcase_add_test(tc, memory_of_another_gpu);
     tcase_add_loop_test(tc, ways_of_launching, 0, 4);
     tcase_add_test(tc, launches_in_flight);
+    tcase_add_test(tc, nothing_is_allocated_after_the_start);
+    tcase_add_test(tc, scratch_of_a_batch);
 }

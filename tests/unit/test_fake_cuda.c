@@ -186,6 +186,47 @@ START_TEST(a_stream_executes_in_order_and_waits)
 }
 END_TEST
 
+START_TEST(a_stream_waits_for_what_an_event_has_recorded)
+{
+    CUstream first, second;
+    CUevent event;
+    CUdeviceptr p;
+    unsigned char back;
+    fake_test_open("");
+    uint64_t *words = fake_test_words();
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)words;
+    OK(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    OK(cuMemAlloc(&p, 1));
+    OK(cuStreamWaitEvent(second, event, 0)); /* nothing recorded: nothing to wait for */
+    OK(cuStreamSynchronize(second));
+    OK(cuStreamWaitValue64(first, at, 1, CU_STREAM_WAIT_VALUE_GEQ));
+    OK(cuMemsetD8Async(p, 1, 1, first));
+    OK(cuEventRecord(event, first));
+    OK(cuStreamWaitEvent(second, event, CU_EVENT_WAIT_DEFAULT));
+    OK(cuMemsetD8Async(p, 2, 1, second));
+    OK(cuStreamWaitValue64(first, at, 2, CU_STREAM_WAIT_VALUE_GEQ));
+    OK(cuEventRecord(event, first)); /* after the wait: not waited for */
+    usleep(5000);
+    REFUSED(cuStreamQuery(second), CUDA_ERROR_NOT_READY);
+    fake_test_store(words, 1);
+    OK(cuStreamSynchronize(second));
+    OK(cuMemcpyDtoH(&back, p, 1));
+    ck_assert_int_eq(back, 2);
+    REFUSED(cuStreamWaitEvent(second, event, 77), CUDA_ERROR_INVALID_VALUE);
+    fake_test_store(words, 2);
+    OK(cuStreamSynchronize(first));
+    OK(cuEventDestroy(event));
+    REFUSED(cuStreamWaitEvent(second, event, 0), CUDA_ERROR_INVALID_HANDLE);
+    OK(cuStreamDestroy(first));
+    OK(cuStreamDestroy(second));
+    OK(cuMemFree(p));
+    OK(cuMemHostUnregister(words));
+    fake_test_open_is("contexts=1");
+}
+END_TEST
+
 START_TEST(waits_compare_as_the_driver_does)
 {
     CUstream stream;
@@ -361,6 +402,7 @@ MLA_SUITE(fake_cuda)
     tcase_add_test(tc, host_memory_is_registered_once);
     tc = mla_tcase(suite, "streams");
     tcase_add_test(tc, a_stream_executes_in_order_and_waits);
+    tcase_add_test(tc, a_stream_waits_for_what_an_event_has_recorded);
     tcase_add_test(tc, waits_compare_as_the_driver_does);
     tcase_add_test(tc, the_end_of_a_context_ends_its_waits);
     tcase_add_test(tc, a_destroyed_stream_executes_what_it_holds);

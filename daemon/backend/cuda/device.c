@@ -96,6 +96,7 @@ void cu_device_facts(struct backend *be)
     f->costs = k->costs;
     f->tile_rows = k->tile_rows;
     f->workspace_bytes = be->options.workspace_bytes;
+    f->scratch_bytes = CU_SCRATCH_BYTES;
     f->features = MLA_FEATURE_DECODE | MLA_FEATURE_SYNC | MLA_FEATURE_SUSPEND | MLA_FEATURE_PUBLISH;
     if (cu_device_attribute(be, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED))
         f->features |= MLA_FEATURE_CUDA_IPC;

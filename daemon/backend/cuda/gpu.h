@@ -6,7 +6,8 @@
  *
  * Requests that end later stand in slots, first in first out: launches and aborts with status words, which end when
  * the stream has written the slot's completion word; unmaps and plain aborts, which are carried out when everything
- * before them has ended. One stream, so that batches run and end in order and share one workspace.
+ * before them has ended. Batches run on one stream, so that they run and end in order and share one workspace; records
+ * of the next are copied beside it meanwhile. All device and pinned memory is taken at start.
  *
  * A sticky error (cu_sticky, confirmed by the stream) latches the backend as lost: BE_FATAL is reported once and the
  * driver is not called again, not even to free anything; the process is expected to end.
@@ -27,13 +28,14 @@
 #include "kernels/host/cuda_driver.h"
 #include "kernels/host/mla_kernels.h"
 
-#define CU_SLOTS         8u           /* requests that have begun and not ended */
-#define CU_BLOB_BYTES    (256u << 10) /* of a slot; larger plans are read from pinned memory */
-#define CU_SCRATCH_BYTES (8u << 20)   /* of the workspace beside partials, at first; a larger batch makes it grow */
-#define CU_STATUS_WORDS  512u         /* of a slot, all alike: what an abort writes, in pieces of this size */
-#define CU_HOST_BYTES    (64u << 20)  /* be_config.host_bytes 0 */
-#define CU_PAUSE_MIN_NS  UINT64_C(20000)
-#define CU_QUERY_NS      UINT64_C(1000000) /* between two questions to the driver whether all is well, while busy */
+#define CU_SLOTS           8u           /* requests that have begun and not ended */
+#define CU_BLOB_BYTES      (256u << 10) /* of a slot; larger plans go to the workspace, through pageable memory */
+#define CU_SCRATCH_BYTES   (8u << 20) /* of the workspace, beside be_config's; larger batches leave less for partials */
+#define CU_WORKSPACE_ALIGN 256u
+#define CU_STATUS_WORDS    512u        /* of a slot, all alike: what an abort writes, in pieces of this size */
+#define CU_HOST_BYTES      (64u << 20) /* be_config.host_bytes 0 */
+#define CU_PAUSE_MIN_NS    UINT64_C(20000)
+#define CU_QUERY_NS        UINT64_C(1000000) /* between two questions to the driver whether all is well, while busy */
 
 /* An allocation of another process, opened once however many regions lie in it. */
 struct cu_ipc {
@@ -68,6 +70,7 @@ struct cu_slot {
     uint64_t value;  /* of the completion word */
     CUevent started;
     CUevent ended;
+    CUevent copied; /* the blob, by the stream of copies */
     /* Parts of the block at struct backend's slot_memory. */
     uint64_t *word;
     CUdeviceptr word_device;
@@ -75,8 +78,6 @@ struct cu_slot {
     unsigned char *blob;
     CUdeviceptr blob_device;      /* of the pinned one */
     CUdeviceptr blob_device_copy; /* in device memory */
-    void *large;                  /* pinned, grows: what kernels need beside a plan that is read in place */
-    size_t large_bytes;
 };
 
 enum cu_state { CU_STARTING, CU_RUNNING, CU_ENDED };
@@ -113,9 +114,12 @@ struct backend {
     CUcontext context;
     struct mla_kernels *kernels;
     CUstream stream;
+    CUstream copies; /* of blobs, while another launch is on stream */
     void *arena_memory;
     CUdeviceptr workspace;
     uint64_t workspace_bytes; /* of it: more than the option says, see CU_SCRATCH_BYTES */
+    void *large;              /* a blob of more than CU_BLOB_BYTES while it is written; grows */
+    size_t large_bytes;
     void *slot_memory;
     CUdeviceptr slot_device; /* blobs of all slots */
     bool word_writes;        /* cuStreamWriteValue64 is supported */

@@ -1,3 +1,4 @@
+#include <stdlib.h>
 #include <string.h>
 
 #include "daemon/backend/cuda/gpu.h"
@@ -36,20 +37,21 @@ int cu_slots_open(struct backend *be, struct mla_error *err)
         r = be->cu.cuEventCreate(&slot->started, CU_EVENT_DEFAULT);
         if (r == CUDA_SUCCESS)
             r = be->cu.cuEventCreate(&slot->ended, CU_EVENT_DEFAULT);
+        if (r == CUDA_SUCCESS)
+            r = be->cu.cuEventCreate(&slot->copied, CU_EVENT_DISABLE_TIMING);
     }
     return r == CUDA_SUCCESS ? 0 : cu_refuse(be, err, r, call, MLA_OUT_OF_MEMORY, NULL, "no memory for work in flight");
 }
 
 void cu_slots_close(struct backend *be)
 {
-    for (size_t i = 0; i < 2 * (size_t)CU_SLOTS; i++) {
-        CUevent event = i % 2 == 0 ? be->slots[i / 2].started : be->slots[i / 2].ended;
-        if (event && !be->lost)
-            cu_ok(be, be->cu.cuEventDestroy(event), "cuEventDestroy");
+    for (size_t i = 0; i < CU_SLOTS; i++) {
+        const CUevent events[] = {be->slots[i].started, be->slots[i].ended, be->slots[i].copied};
+        for (size_t k = 0; k < sizeof events / sizeof events[0]; k++)
+            if (events[k] && !be->lost)
+                cu_ok(be, be->cu.cuEventDestroy(events[k]), "cuEventDestroy");
     }
-    for (size_t i = 0; i < CU_SLOTS; i++)
-        if (be->slots[i].large && !be->lost)
-            cu_ok(be, be->cu.cuMemFreeHost(be->slots[i].large), "cuMemFreeHost");
+    free(be->large);
     if (be->slot_device && !be->lost)
         cu_ok(be, be->cu.cuMemFree(be->slot_device), "cuMemFree");
     if (be->slot_memory && !be->lost)
@@ -63,70 +65,12 @@ bool cu_slots_full(const struct backend *be)
 
 /* ---- beginning ---- */
 
-static uint64_t device_of(const struct backend *be, const void *host)
-{
-    return (uint64_t)(uintptr_t)host + (uint64_t)be->arena_offset;
-}
-
-/* Where kernels find plan and records: in the pinned memory that the loop wrote, read as it stands there. */
-static void records_in_place(const struct backend *be, const struct be_batch *batch, struct mla_abi_launch *launch)
-{
-    const struct plan *plan = batch->plan;
-    memset(launch, 0, sizeof *launch);
-    launch->jobs = device_of(be, batch->jobs);
-    launch->seqs = device_of(be, batch->seqs);
-    launch->tiles = device_of(be, plan->tiles);
-    launch->items = device_of(be, plan->items);
-    launch->reduces = device_of(be, plan->reduces);
-    launch->partial_o = (uint64_t)be->workspace;
-    launch->partial_lse = launch->partial_o + (uint64_t)plan->partial_rows * MLA_ABI_V_DIM * sizeof(float);
-    launch->n_items = plan->n_items;
-    launch->n_reduces = plan->n_reduces;
-    launch->n_jobs = batch->n_jobs;
-    launch->n_seqs = batch->n_seqs;
-    for (uint32_t j = 0; j < batch->n_jobs; j++)
-        if (batch->jobs[j].user_status != 0)
-            launch->flags |= MLA_ABI_LAUNCH_USER_STATUS;
-}
-
 /* A launch cannot be refused any more, and half of one cannot be taken back: every failure is the end of the device. */
 static bool call_ok(struct backend *be, CUresult r, const char *call)
 {
     if (r != CUDA_SUCCESS)
         cu_lose(be, r, call);
     return r == CUDA_SUCCESS;
-}
-
-/* The partials' part of the workspace is planned for; what kernels need beside it follows from the batch. */
-static bool have_workspace(struct backend *be, const struct be_batch *batch)
-{
-    uint64_t bytes = mla_kernels_workspace_bytes(be->kernels, batch->plan, batch->n_jobs, batch->seqs, batch->n_seqs);
-    if (bytes <= be->workspace_bytes)
-        return true;
-    if (!call_ok(be, be->cu.cuStreamSynchronize(be->stream), "cuStreamSynchronize") ||
-        (be->workspace && !call_ok(be, be->cu.cuMemFree(be->workspace), "cuMemFree")))
-        return false;
-    be->workspace = 0;
-    be->workspace_bytes = 0;
-    if (!call_ok(be, be->cu.cuMemAlloc(&be->workspace, bytes), "cuMemAlloc"))
-        return false;
-    be->workspace_bytes = bytes;
-    return true;
-}
-
-static bool have_large(struct backend *be, struct cu_slot *slot, size_t bytes)
-{
-    if (bytes <= slot->large_bytes)
-        return true;
-    if (slot->large && !call_ok(be, be->cu.cuMemFreeHost(slot->large), "cuMemFreeHost"))
-        return false;
-    slot->large = NULL;
-    slot->large_bytes = 0;
-    if (!call_ok(be, be->cu.cuMemHostAlloc(&slot->large, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
-                 "cuMemHostAlloc"))
-        return false;
-    slot->large_bytes = bytes;
-    return true;
 }
 
 static bool maps_ok(struct backend *be, int rc)
@@ -136,36 +80,63 @@ static bool maps_ok(struct backend *be, int rc)
     return rc == 0;
 }
 
-static bool blob_in_place(struct backend *be, const struct be_batch *batch, struct cu_slot *slot,
-                          struct mla_kernels_launch *launch)
+static void *large_blob(struct backend *be, size_t bytes)
 {
-    CUdeviceptr device = 0;
-    size_t bytes = mla_kernels_more_bytes(be->kernels, batch->plan, batch->n_jobs, batch->n_seqs);
-    records_in_place(be, batch, &launch->abi);
-    if (bytes != 0 &&
-        (!have_large(be, slot, bytes) ||
-         !call_ok(be, be->cu.cuMemHostGetDevicePointer(&device, slot->large, 0), "cuMemHostGetDevicePointer")))
-        return false;
-    return maps_ok(be, mla_kernels_more_write(be->kernels, batch->plan, batch->jobs, batch->n_jobs, batch->seqs,
-                                              batch->n_seqs, slot->large, (uint64_t)device, (uint64_t)be->workspace,
-                                              launch));
+    if (bytes > be->large_bytes) {
+        free(be->large);
+        be->large = malloc(bytes);
+        be->large_bytes = be->large ? bytes : 0;
+    }
+    if (!be->large)
+        cu_lose(be, CUDA_ERROR_OUT_OF_MEMORY, "malloc");
+    return be->large;
 }
 
-/* One copy in front of the kernels, or none: see cuda.h. */
+/* While the batch before it runs, beside it; otherwise on its stream, which is shorter. */
+static bool copy_blob(struct backend *be, struct cu_slot *slot, size_t bytes)
+{
+    CUstream stream = be->n_slots > 1 ? be->copies : be->stream;
+    if (!call_ok(be, be->cu.cuMemcpyHtoDAsync(slot->blob_device_copy, slot->blob, bytes, stream), "cuMemcpyHtoDAsync"))
+        return false;
+    return stream == be->stream ||
+           (call_ok(be, be->cu.cuEventRecord(slot->copied, stream), "cuEventRecord") &&
+            call_ok(be, be->cu.cuStreamWaitEvent(be->stream, slot->copied, CU_EVENT_WAIT_DEFAULT),
+                    "cuStreamWaitEvent"));
+}
+
+/* Behind all that the launch has of the workspace, so in order with the launches before it. The copy has taken the
+ * memory when the call returns, as that is pageable. */
+static bool put_large_blob(struct backend *be, const struct be_batch *batch, size_t bytes, uint64_t used_bytes,
+                           struct mla_kernels_launch *launch)
+{
+    CUdeviceptr to = be->workspace + used_bytes;
+    void *blob = large_blob(be, bytes);
+    return blob &&
+           maps_ok(be, mla_kernels_blob_write(be->kernels, batch->plan, batch->jobs, batch->n_jobs, batch->seqs,
+                                              batch->n_seqs, blob, to, be->workspace, launch)) &&
+           call_ok(be, be->cu.cuMemcpyHtoDAsync(to, blob, bytes, be->stream), "cuMemcpyHtoDAsync");
+}
+
+/* Records to where kernels read them: device memory, but see cuda.h. */
 static bool put_blob(struct backend *be, const struct be_batch *batch, struct cu_slot *slot,
                      struct mla_kernels_launch *launch)
 {
     size_t bytes = mla_kernels_blob_bytes(be->kernels, batch->plan, batch->n_jobs, batch->n_seqs);
-    if (!have_workspace(be, batch))
+    uint64_t used = mla_kernels_workspace_bytes(be->kernels, batch->plan, batch->n_jobs, batch->seqs, batch->n_seqs);
+    bool large = bytes > CU_BLOB_BYTES, in_place = be->options.blob_pinned;
+    used = (used + CU_WORKSPACE_ALIGN - 1) / CU_WORKSPACE_ALIGN * CU_WORKSPACE_ALIGN;
+    if (used > be->workspace_bytes || (large && bytes > be->workspace_bytes - used)) {
+        /* be_workspace_for() was not asked. */
+        cu_lose(be, CUDA_ERROR_OUT_OF_MEMORY, "a batch larger than the workspace");
         return false;
-    if (be->options.blob_pinned || bytes > CU_BLOB_BYTES)
-        return blob_in_place(be, batch, slot, launch);
-    if (!maps_ok(be, mla_kernels_blob_write(be->kernels, batch->plan, batch->jobs, batch->n_jobs, batch->seqs,
-                                            batch->n_seqs, slot->blob, (uint64_t)slot->blob_device_copy,
-                                            (uint64_t)be->workspace, launch)))
+    }
+    if (large)
+        return put_large_blob(be, batch, bytes, used, launch);
+    if (!maps_ok(be, mla_kernels_blob_write(
+                         be->kernels, batch->plan, batch->jobs, batch->n_jobs, batch->seqs, batch->n_seqs, slot->blob,
+                         in_place ? slot->blob_device : slot->blob_device_copy, be->workspace, launch)))
         return false;
-    return call_ok(be, be->cu.cuMemcpyHtoDAsync(slot->blob_device_copy, slot->blob, bytes, be->stream),
-                   "cuMemcpyHtoDAsync");
+    return in_place || copy_blob(be, slot, bytes);
 }
 
 static bool write_done_words(struct backend *be, const struct be_batch *batch, struct cu_slot *slot)

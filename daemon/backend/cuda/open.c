@@ -60,10 +60,10 @@ static int open_memory(struct backend *be, struct mla_error *err)
     const char *call = "cuStreamCreate";
     CUdeviceptr device = 0;
     CUresult r = be->cu.cuStreamCreate(&be->stream, CU_STREAM_NON_BLOCKING);
-    be->workspace_bytes = be->options.workspace_bytes;
-    if (mla_kernels_facts(be->kernels)->scratch)
-        be->workspace_bytes += CU_SCRATCH_BYTES;
-    if (r == CUDA_SUCCESS && be->workspace_bytes != 0) {
+    if (r == CUDA_SUCCESS)
+        r = be->cu.cuStreamCreate(&be->copies, CU_STREAM_NON_BLOCKING);
+    be->workspace_bytes = be->options.workspace_bytes + CU_SCRATCH_BYTES;
+    if (r == CUDA_SUCCESS) {
         call = "cuMemAlloc";
         r = be->cu.cuMemAlloc(&be->workspace, be->workspace_bytes);
     }
@@ -124,6 +124,8 @@ void cu_stop(struct backend *be)
         cu_ok(be, be->cu.cuMemFreeHost(be->arena_memory), "cuMemFreeHost");
     if (be->workspace && !be->lost)
         cu_ok(be, be->cu.cuMemFree(be->workspace), "cuMemFree");
+    if (be->copies && !be->lost)
+        cu_ok(be, be->cu.cuStreamDestroy(be->copies), "cuStreamDestroy");
     if (be->stream && !be->lost)
         cu_ok(be, be->cu.cuStreamDestroy(be->stream), "cuStreamDestroy");
     if (!be->lost)
@@ -274,6 +276,13 @@ static void cuda_host_free(struct backend *be, void *memory)
     cu_arena_free(&be->arena, memory);
 }
 
+static uint64_t cuda_scratch_bytes(const struct backend *be, const struct plan_request *request)
+{
+    uint64_t scratch = mla_kernels_scratch_bytes_max(be->kernels, request);
+    uint64_t blob = mla_kernels_blob_bytes_max(be->kernels, request);
+    return scratch == UINT64_MAX || blob == UINT64_MAX ? UINT64_MAX : scratch + blob + CU_WORKSPACE_ALIGN;
+}
+
 static uint64_t cuda_progress(const struct backend *be)
 {
     return be_port_progress(&be->port);
@@ -289,5 +298,6 @@ const struct be_ops be_cuda_ops = {
     .submit = cuda_submit,
     .host_alloc = cuda_host_alloc,
     .host_free = cuda_host_free,
+    .scratch_bytes = cuda_scratch_bytes,
     .progress = cuda_progress,
 };

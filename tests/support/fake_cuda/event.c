@@ -3,6 +3,8 @@
 
 #include "tests/support/fake_cuda/fake.h"
 
+#define EVENT_POLL_NS UINT64_C(20000)
+
 static struct CUevent_st *events; /* under the lock */
 
 void fake_event_reference(CUevent event)
@@ -103,6 +105,41 @@ FAKE_API CUresult cuEventRecord(CUevent handle, CUstream stream)
     struct fake_op *op = fake_op_new(MLA_FAKE_event);
     op->event.event = event;
     return fake_enqueue(stream, op);
+}
+
+/* For what the event has recorded so far. Streams that capture are not joined: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
+ */
+FAKE_API CUresult cuStreamWaitEvent(CUstream handle, CUevent awaited, unsigned int flags)
+{
+    FAKE_CALL(cuStreamWaitEvent, FAKE_CONTEXT);
+    if (flags != CU_EVENT_WAIT_DEFAULT)
+        return CUDA_ERROR_INVALID_VALUE;
+    fake_lock();
+    CUstream stream = fake_stream_find(handle);
+    CUevent event = stream && !stream->capture ? find(awaited) : NULL;
+    uint64_t generation = event ? event->recorded : 0;
+    if (event)
+        fake_event_reference(event);
+    bool capturing = stream && stream->capture;
+    fake_unlock();
+    if (!event)
+        return capturing ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_ERROR_INVALID_HANDLE;
+    struct fake_op *op = fake_op_new(MLA_FAKE_wait_event);
+    op->event.event = event;
+    op->event.generation = generation;
+    return fake_enqueue(handle, op);
+}
+
+CUresult fake_execute_wait_event(CUstream stream, const struct fake_op *op)
+{
+    for (;;) {
+        fake_lock();
+        bool over = op->event.event->completed >= op->event.generation || fake_lost() != CUDA_SUCCESS;
+        fake_unlock();
+        if (over || fake_stream_stopping(stream))
+            return CUDA_SUCCESS;
+        fake_sleep_ns(EVENT_POLL_NS);
+    }
 }
 
 /* An event that was never recorded is complete. */

@@ -165,7 +165,7 @@ struct fake_use {
 };
 
 struct fake_op {
-    enum mla_fake_call kind; /* MLA_FAKE_kernel ... MLA_FAKE_event */
+    enum mla_fake_call kind; /* MLA_FAKE_kernel ... MLA_FAKE_wait_event */
     union {
         struct {
             uint64_t dst, src;
@@ -246,6 +246,7 @@ CUresult fake_op_execute(CUstream stream, struct fake_op *op);
 CUresult fake_execute_kernel(CUstream stream, struct fake_op *op); /* execute.c */
 CUresult fake_execute_write(struct fake_op *op);                   /* words.c */
 CUresult fake_execute_wait(CUstream stream, const struct fake_op *op);
+CUresult fake_execute_wait_event(CUstream stream, const struct fake_op *op); /* event.c */
 /* Fills op->uses from the launch's records, which must be in host memory unless it is about to execute. Without the
  * lock. */
 void fake_kernel_uses(struct fake_op *op, bool executing); /* kernel_uses.c */

@@ -20,14 +20,12 @@
  *   report=DIR   counters of this process in DIR/<pid>, live and kept after its end (mla_fake_report_read)
  *   faults=FILE  more rules, read anew when the file changes; to be seen whole, write beside it and rename
  * and fault rules, "selector=action". Selector: an entry point's name as in cuda_driver.h, * for any of them, or what
- * streams execute: kernel, copy, set, write, wait, event; then @N for the Nth time since the rule was read, @N+ for
- * that and all later ones, nothing for every time. Action:
- *   fail NAME    the call returns it (CUDA_ERROR_OUT_OF_MEMORY or OUT_OF_MEMORY); for what streams execute: as lose
- *   lose NAME    the context is lost: this and every later call that needs one return it, nothing queued executes
- *   delay MS     goes on after that time
- *   hold FILE    goes on when the file exists
- *   kill         SIGKILL to this process
- * A key or name that is not known aborts: a rule that cannot match is a mistake in a test.
+ * streams execute: kernel, copy, set, write, wait, event, wait_event; then @N for the Nth time since the rule was read,
+ * @N+ for that and all later ones, nothing for every time. Action: fail NAME    the call returns it
+ * (CUDA_ERROR_OUT_OF_MEMORY or OUT_OF_MEMORY); for what streams execute: as lose lose NAME    the context is lost: this
+ * and every later call that needs one return it, nothing queued executes delay MS     goes on after that time hold FILE
+ * goes on when the file exists kill         SIGKILL to this process A key or name that is not known aborts: a rule that
+ * cannot match is a mistake in a test.
  *
  * Threads: all functions from any thread. fork(): as with the driver, a child of a process that has called cuInit gets
  * CUDA_ERROR_NOT_INITIALIZED.
@@ -70,6 +68,7 @@ enum mla_fake_call {
     MLA_FAKE_write,
     MLA_FAKE_wait,
     MLA_FAKE_event,
+    MLA_FAKE_wait_event,
     MLA_FAKE_CALLS
 };
 

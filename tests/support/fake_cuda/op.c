@@ -13,6 +13,11 @@ struct fake_op *fake_op_new(enum mla_fake_call kind)
     return op;
 }
 
+static bool names_event(const struct fake_op *op)
+{
+    return op->kind == MLA_FAKE_event || op->kind == MLA_FAKE_wait_event;
+}
+
 struct fake_op *fake_op_clone(const struct fake_op *op)
 {
     struct fake_op *clone = fake_op_new(op->kind);
@@ -21,14 +26,14 @@ struct fake_op *fake_op_clone(const struct fake_op *op)
     clone->n_uses = 0;
     clone->staged = NULL;
     clone->next = NULL;
-    if (op->kind == MLA_FAKE_event)
+    if (names_event(op))
         fake_event_reference(clone->event.event);
     return clone;
 }
 
 void fake_op_free(struct fake_op *op)
 {
-    if (op->kind == MLA_FAKE_event)
+    if (names_event(op))
         fake_event_release(op->event.event);
     free(op->staged);
     free(op->uses);
@@ -90,6 +95,8 @@ CUresult fake_op_execute(CUstream stream, struct fake_op *op)
         return fake_execute_write(op);
     case MLA_FAKE_wait:
         return fake_execute_wait(stream, op);
+    case MLA_FAKE_wait_event:
+        return fake_execute_wait_event(stream, op);
     default:
         fake_lock();
         fake_event_complete(op->event.event, op->event.generation);

@@ -69,7 +69,8 @@ static bool meets(const struct fake_use *use, uint64_t address, uint64_t bytes)
 
 void fake_must_be_idle(const char *call, uint64_t address, uint64_t bytes)
 {
-    static const char *const kinds[] = {"kernel", "copy", "set", "write of a word", "wait for a word", "event"};
+    static const char *const kinds[] = {
+        "kernel", "copy", "set", "write of a word", "wait for a word", "event", "wait for an event"};
     if (fake_lost() != CUDA_SUCCESS || bytes == 0)
         return;
     for (CUstream s = fake_stream_first(); s; s = s->next)

@@ -19,6 +19,7 @@ static const char *const call_names[MLA_FAKE_CALLS] = {
     "write",
     "wait",
     "event",
+    "wait_event",
 };
 
 int mla_fake_call_find(const char *name)
