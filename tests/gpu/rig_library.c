@@ -167,11 +167,11 @@ static void grow_blob(size_t bytes)
 }
 
 /* The plan and the records, where the device reads them: in device memory, or in pinned host memory for every other
- * batch. Nothing is in flight here. */
+ * batch that is launched directly. Nothing is in flight here. */
 static void write_blob(const struct be_batch *batch)
 {
     size_t bytes = mla_kernels_blob_bytes(lib.kernels, batch->plan, batch->n_jobs, batch->n_seqs);
-    bool in_place = lib.n_blobs++ % 2 == 1;
+    bool in_place = lib.mode == LIB_DIRECT && lib.n_blobs++ % 2 == 1;
     grow_blob(bytes);
     uint64_t workspace_bytes =
         mla_kernels_workspace_bytes(lib.kernels, batch->plan, batch->n_jobs, batch->seqs, batch->n_seqs);

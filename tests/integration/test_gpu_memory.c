@@ -84,6 +84,58 @@ START_TEST(d10_registered_twice)
 }
 END_TEST
 
+/* ---- the workspace ---- */
+
+/* Page ids of so many tokens do not fit 64 MiB, and the GPU takes no more memory for them. */
+static int too_many_tokens(struct peer *parent, void *arg)
+{
+    enum { SEQS = 80, TOKENS = 1 << 24 };
+    static uint32_t one[SEQS], most[SEQS];
+    struct worker_pool pool;
+    struct worker_job job;
+    struct mla_tables tables;
+    (void)parent;
+    (void)arg;
+    worker_cuda_start();
+    struct mla_client *client = worker_open(d.socket, "large");
+    worker_pool_new(client, &pool, SEQS * (TOKENS / 64) * sizeof(int32_t) / WORKER_PAGE_BYTES + 1, 3);
+    worker_job_new(client, &job, pool.cache, pool.memory.addr, 8,
+                   &(struct worker_shape){.heads = 2, .q_len = {SEQS}, .kv_len = {400}, .seed = 5});
+    for (int i = 0; i < SEQS; i++) {
+        one[i] = 1;
+        most[i] = TOKENS;
+    }
+    mla_tables_init(&tables);
+    tables.id = 7;
+    tables.n_seqs = SEQS;
+    tables.q_len = one;
+    tables.kv_len_max = most;
+    worker_ok(client, mla_tables_put(client, &tables, WORKER_TIMEOUT_US));
+    struct mla_decode_args args = job.args;
+    struct mla_decode_result result = {.size = sizeof(result)};
+    args.tables = tables.id;
+    args.table.region = pool.region;
+    args.table_entries_per_seq = TOKENS / 64;
+    worker_expect(client, mla_decode(client, &args, WORKER_TIMEOUT_US, &result), MLA_TOO_LARGE);
+    ck_assert_msg(strstr(result.error.text, "workspace") != NULL, "%s", result.error.text);
+    worker_job_run(&job);
+    worker_job_check(&job);
+    worker_job_free(client, &job);
+    worker_pool_free(client, &pool);
+    mla_close(client);
+    return 0;
+}
+
+START_TEST(a_job_larger_than_the_workspace)
+{
+    struct peer peer;
+    gpu_daemon_start(&d, "");
+    peer_start(&peer, too_many_tokens, NULL);
+    peer_end(&peer);
+    gpu_daemon_stop(&d, 0);
+}
+END_TEST
+
 /* ---- refusals ---- */
 
 static const struct mla_error *region_with(const struct mla_message *m, int fd, enum mla_status code, const char *field)
@@ -257,6 +309,7 @@ MLA_SUITE(gpu_memory)
 {
     TCase *tc = mla_tcase_timeout(suite, "memory", 60);
     tcase_add_loop_test(tc, d10_registered_twice, 0, WORKER_FORMS);
+    tcase_add_test(tc, a_job_larger_than_the_workspace);
     tcase_add_test(tc, d11_another_gpu);
     tcase_add_test(tc, d12_legacy_handle_of_vmm_memory);
     tcase_add_test(tc, d19_kinds_of_files);
