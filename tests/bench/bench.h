@@ -16,6 +16,7 @@
 #define BENCH_HELPED  78
 typedef int (*bench_fn)(int argc, char **argv, struct bench_report *report);
 
+int bench_costs(int argc, char **argv, struct bench_report *report);
 int bench_cpu(int argc, char **argv, struct bench_report *report);
 int bench_rtt(int argc, char **argv, struct bench_report *report);
 int bench_shapes(int argc, char **argv, struct bench_report *report);

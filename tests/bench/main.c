@@ -16,6 +16,9 @@ static const struct {
     {"rtt", bench_rtt,
      "health round trip against a raw ping-pong [--rounds N] [--samples N] [--mlad PATH] [--client-cpu N] "
      "[--server-cpu N]"},
+    {"costs", bench_costs,
+     "the planner's cost constants from the CSV of shapes --splits: --from FILE [--units N] "
+     "[--rows-per-unit N]"},
     {"shapes", bench_shapes, "the kernels on a GPU: reference shapes, splits, errors and more; shapes --help tells"},
     {NULL, NULL, NULL},
 };

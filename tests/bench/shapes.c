@@ -27,8 +27,8 @@ static const char help[] =
     "  --rows, --kv         sweeps: Q 1 to 64 with B 4; KV 64 to 1M with B 1 and 8\n"
     "  --ragged             sequences of 1 to KV tokens and 1 to Q queries\n"
     "Options:\n"
-    "  --variants A,B,...   sections of kernels.ini; the first is the native one (sm90,mla1,h128); missing ones are "
-    "said\n"
+    "  --variants A,B,...   sections of kernels.ini, the native one first (sm90,mla1,h128); missing ones are said.\n"
+    "                       h128: an adapter that pads the native one's heads to 128 and sends four tokens a request\n"
     "  --batches, --q-len, --kv-len LIST, --heads N   other shapes than B 1,4,16,64, Q 4,8, KV 65536,131072, H 96\n"
     "  --iterations N       launches of a graph (20)\n"
     "  --repeats N          timed graphs (15)\n"
@@ -37,11 +37,9 @@ static const char help[] =
     "  --splits-max N       uniform splits that --splits tries (64)\n"
     "  --no-parts           does not time prepare, reducer and adapters alone\n"
     "\n"
-    "Prints us [q1 q3  min max]; \"1.2x A\" is this variant's rate over A's. --check: exit 1 when a bar is missed; "
-    "bars\n"
-    "are for the 16 reference shapes and the whole second list. Files are written after every shape. Exit 77 without "
-    "a\n"
-    "GPU or a driver.\n";
+    "Prints us [q1 q3  min max]; \"1.2x A\" is this variant's rate over A's. --check: exit 1 when a bar is missed;\n"
+    "bars are for the 16 reference shapes and the whole second list. Files are written after every shape. Exit 77\n"
+    "without a GPU or a driver. mla-bench costs fits the planner's constants to the CSV of --splits.\n";
 
 static const struct mode modes[] = {
     {"--reference", reference_want, reference_run},

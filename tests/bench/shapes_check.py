@@ -143,6 +143,15 @@ def splits():
         check(all(of[way]["again"] for way in ("auto", "balanced", "seed")), "policies run again")
 
 
+def costs():
+    """The fit takes what --splits has written."""
+    for name, want in (("shapes-splits.csv", 0), ("absent.csv", 2)):
+        done = subprocess.run([BENCH, "costs", "--from", os.path.join(FOLDER, name)], text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE)
+        check(done.returncode == want, f"costs of {name}: exit {done.returncode}: {done.stderr}")
+        check(want != 0 or ("page_ns = " in done.stdout and done.stdout.count(" H4 KV") == 8), "costs of 8 shapes")
+
+
 def others():
     rows, report, _ = run_files("others", TINY + ["--variants", "sm90", "--ablate", "--second", "--batch", "2", "--rate",
                                                   "2", "--rows", "--kv", "--ragged"])
@@ -186,7 +195,7 @@ def exits():
     check(code == 2 and "has a bar" in err, f"--check without bars: exit {code}, {err}")
 
 
-for part in (exits, reference, padded, errors, splits, others):
+for part in (exits, reference, padded, errors, splits, costs, others):
     part()
 for failure in failures:
     print(failure)
