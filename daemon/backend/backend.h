@@ -156,7 +156,7 @@ struct be_ops {
     uint64_t (*progress)(const struct backend *be);
 };
 
-/* Every backend of this build, NULL-terminated. */
+/* Every backend of this build, NULL-terminated; not null/, which computes nothing and is found by name only. */
 extern const struct be_ops *const be_all[];
 
 /* By name; NULL when this build has none of that name. */
