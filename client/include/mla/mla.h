@@ -597,6 +597,91 @@ MLA_API enum mla_status mla_cancel(struct mla_client *client, mla_request_id req
 /* Requests submitted and not yet handed to the caller. */
 MLA_API size_t mla_in_flight(const struct mla_client *client);
 
+/* ---- captured steps ---- */
+
+/* A decode step whose layers are known beforehand: one message and one answer per step, however many layers it has.
+ * The worker's stream (a captured graph, replayed step after step) does, for every layer in order: write the layer's
+ * ready word, wait for its done word (mla_cuda_write_ready, mla_cuda_wait_done; the values are the same in every
+ * replay, 1 by default). The daemon takes both words of a layer back to value - 1 itself: the ready word when it has
+ * seen it, the done word when the next layer's ready word has come. The graph resets nothing.
+ *
+ * The graph and the STEP may come in either order; a layer that is ready first waits for the message. One step of a
+ * template may be in flight (BUSY): for replays that overlap, open several templates, each with words of its own.
+ *
+ * A step ends OK, PARTIAL or LATE when all layers have run. With any other status it has ended early: the done words of
+ * its remaining layers have their abort values, so the stream goes through, what it computes is not to be used, and the
+ * template is broken: later steps are NOT_FOUND. Wait for the stream, close it and open it anew. When the connection
+ * ends, the done words of all open templates get their abort values, whether a step is in flight or not (at once where
+ * there is a watcher, mla_watch_start()), and keep them: replays that are queued already go through as well. */
+struct mla_template;
+
+/* layers: n_layers (1..512) of them, all prepared by mla_decode_args_init(). Every layer names ready and done, words of
+ * this client's sync pages that no other layer and no job uses; all have tables, heads, mask, out_type,
+ * batch_invariant, priority, table_entries_per_seq in common. visible must be NULL (visible_at is fine); deadline_us of
+ * the layers means nothing. What may change between steps: all that lies in regions (data, kv_len, table, visible_at),
+ * and the table set. Takes all words back to value - 1: no stream may be using them. Regions, caches and table sets are
+ * looked up anew at every step: one that has gone makes it NOT_FOUND (CACHE_GONE, SUSPENDED). */
+MLA_API enum mla_status mla_template_open(struct mla_client *client, const struct mla_decode_args *layers,
+                                          size_t n_layers, uint64_t timeout_us, struct mla_template **out);
+
+/* BUSY while a step is in flight. PENDING: it goes on, call again. Also for a broken one, and one whose client is
+ * closed or disconnected: then it is only freed. NULL is OK. */
+MLA_API enum mla_status mla_template_close(struct mla_template *tmpl, uint64_t timeout_us);
+
+struct mla_step_args {
+    size_t size;
+    mla_tables_id tables; /* with has_tables: instead of the template's, for this step; of as many sequences at most as
+                             the views, locations and status words of the layers have room for */
+    bool has_tables;
+    uint64_t deadline_us; /* from arrival until the last layer is launched; 0: the daemon's default */
+};
+
+static inline void mla_step_args_init(struct mla_step_args *a)
+{
+    memset(a, 0, sizeof(*a));
+    a->size = sizeof(*a);
+}
+
+struct mla_step_fault {
+    uint32_t layer;
+    uint32_t sequence;
+    enum mla_status status;
+    uint32_t index; /* smallest bad table entry, or query token */
+};
+
+struct mla_step_result {
+    size_t size;
+    mla_request_id request;
+    enum mla_status status; /* OK, PARTIAL and LATE: all layers are complete but for the sequences in faults */
+    struct mla_error_info error;
+    uint32_t layers_done;   /* have run; the done words of the others have their abort values */
+    uint32_t layers_shared; /* of them, in a launch with layers of other workers */
+    uint64_t n_faults;      /* of the step; the first ones are listed, in order of layer and sequence */
+    uint32_t n_listed;
+    struct mla_step_fault faults[MLA_FAULTS_MAX];
+    uint64_t wait_us;  /* received until the first layer was ready */
+    uint64_t queue_us; /* ready until launched, summed over layers */
+    uint64_t run_us;   /* launched until ended, summed over layers */
+};
+
+static inline void mla_step_result_init(struct mla_step_result *r)
+{
+    memset(r, 0, sizeof(*r));
+    r->size = sizeof(*r);
+}
+
+typedef void (*mla_step_fn)(struct mla_client *client, const struct mla_step_result *result, void *user);
+
+/* As mla_decode(), mla_decode_submit() and mla_wait(), for steps; mla_cancel() takes a step's request, too. args may be
+ * NULL. A step that could not be sent, for any reason but BUSY and INVALID_ARGUMENT, breaks the template as one that
+ * failed. */
+MLA_API enum mla_status mla_step(struct mla_template *tmpl, const struct mla_step_args *args, uint64_t timeout_us,
+                                 struct mla_step_result *result);
+MLA_API enum mla_status mla_step_submit(struct mla_template *tmpl, const struct mla_step_args *args,
+                                        mla_step_fn callback, void *user, mla_request_id *request);
+MLA_API enum mla_status mla_step_wait(struct mla_client *client, mla_request_id request, uint64_t timeout_us,
+                                      struct mla_step_result *result);
+
 /* ---- event loop ---- */
 
 /* Readable (POLLIN) whenever mla_dispatch() has something to do, and for ever once the connection has ended; the same
