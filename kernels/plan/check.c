@@ -39,13 +39,13 @@ static int check_counts(const struct proof *p)
     return 0;
 }
 
-/* Tiles [*at, ...) cover the rows of a sequence, in order. */
-static int check_sequence(const struct proof *p, uint32_t mask, uint32_t seq, uint32_t *at, uint64_t *row_slots)
+/* Tiles [*at, ...) cover rows [row, rows) of a sequence, in order. */
+static int check_sequence(const struct proof *p, uint32_t mask, uint32_t seq, uint32_t row, uint32_t rows, uint32_t *at,
+                          uint64_t *row_slots)
 {
     const struct plan_request *r = p->request;
     uint32_t q_len = r->seqs[seq].q_len;
-    uint32_t rows = q_len * r->heads;
-    for (uint32_t row = 0; row < rows; ++*at) {
+    for (; row < rows; ++*at) {
         if (*at == p->plan->n_tiles)
             return wrong(p, "sequence %u: rows from %u on are in no tile", seq, row);
         const struct mla_abi_tile *t = &p->plan->tiles[*at];
@@ -70,12 +70,20 @@ static int check_tiles(const struct proof *p)
     uint64_t useful = 0;
     uint64_t row_slots = 0;
     for (uint32_t j = 0; j < r->n_jobs; j++) {
-        for (uint32_t s = 0; s < r->jobs[j].n_seqs; s++) {
-            uint32_t seq = r->jobs[j].first_seq + s;
-            int rc = check_sequence(p, r->jobs[j].mask, seq, &at, &row_slots);
-            if (rc != 0)
-                return rc;
-            useful += (uint64_t)r->seqs[seq].q_len * r->heads;
+        const struct plan_job *job = &r->jobs[j];
+        uint64_t before = 0, from = job->skip_rows;
+        uint64_t to = job->n_rows == 0 || job->n_rows > UINT64_MAX - from ? UINT64_MAX : from + job->n_rows;
+        for (uint32_t s = 0; s < job->n_seqs; s++) {
+            uint64_t rows = (uint64_t)r->seqs[job->first_seq + s].q_len * r->heads, after = before + rows;
+            uint64_t first = from > before ? from : before, end = to < after ? to : after;
+            if (first < end) {
+                int rc = check_sequence(p, job->mask, job->first_seq + s, (uint32_t)(first - before),
+                                        (uint32_t)(end - before), &at, &row_slots);
+                if (rc != 0)
+                    return rc;
+                useful += end - first;
+            }
+            before = after;
         }
     }
     if (at != p->plan->n_tiles)

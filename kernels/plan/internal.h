@@ -92,8 +92,9 @@ uint32_t plan_div_up(uint32_t a, uint32_t b);
 /* Validates a request; every other function relies on it. 0, -EINVAL, -EOVERFLOW. */
 int plan_bound_checked(const struct plan_request *request, struct plan_capacity *capacity);
 
-/* Writes the tiles of a sequence behind plan->n_tiles. 0 or -ENOSPC. */
-int plan_tiles_add(const struct plan_request *request, uint32_t mask, uint32_t seq, struct plan *plan);
+/* Writes the tiles of rows [first, end) of a sequence behind plan->n_tiles. 0 or -ENOSPC. */
+int plan_tiles_add(const struct plan_request *request, uint32_t mask, uint32_t seq, uint32_t first, uint32_t end,
+                   struct plan *plan);
 
 /* Brings the set into an order: LONGEST by pages, then width; WIDEST by width, then pages; ties by index. */
 void plan_order_set(struct plan_work *w, enum plan_order order);

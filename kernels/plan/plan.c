@@ -285,10 +285,14 @@ int plan_build(const struct plan_request *request, struct plan *plan)
 
     for (uint32_t j = 0; j < request->n_jobs; j++) {
         const struct plan_job *job = &request->jobs[j];
+        uint64_t before = 0;
         for (uint32_t s = 0; s < job->n_seqs; s++) {
-            rc = plan_tiles_add(request, job->mask, job->first_seq + s, plan);
+            uint32_t rows = request->seqs[job->first_seq + s].q_len * request->heads, first, end;
+            plan_part_of_sequence(job, before, rows, &first, &end);
+            rc = plan_tiles_add(request, job->mask, job->first_seq + s, first, end, plan);
             if (rc != 0)
                 return rc;
+            before += rows;
         }
     }
     if (request->splits == 0) {

@@ -59,6 +59,10 @@ struct plan_job {
     uint32_t mask;        /* MLA_ABI_MASK_*; VISIBLE is planned as NONE */
     bool batch_invariant; /* splits follow from this job's shape and the device alone: those that AUTO gives the job
                            * alone, whatever the request's policy; its items come before all others */
+    /* A part of the job: rows [skip_rows, skip_rows + n_rows) of its sequences' rows, counted through the job in order.
+     * n_rows 0: all from skip_rows on. Tiles begin anew at skip_rows; the rest is planned as if it were not there. */
+    uint64_t skip_rows;
+    uint64_t n_rows;
 };
 
 struct plan_request {
@@ -99,7 +103,7 @@ struct plan {
     uint32_t waves;           /* ceil(item_units / resident_units) */
     uint32_t partial_rows;    /* rows of the workspace */
     uint64_t workspace_bytes; /* partial_rows * MLA_ABI_PARTIAL_ROW_BYTES */
-    uint64_t useful_rows;     /* q_len * heads summed */
+    uint64_t useful_rows;     /* q_len * heads summed, of parts of jobs their rows */
     uint64_t row_slots;       /* rows that the units of one pass over all tiles could hold */
     uint64_t predicted_ns;    /* by the cost model; a model, not a measurement */
     enum plan_policy
@@ -129,6 +133,20 @@ uint64_t plan_predict_ns(const struct plan_request *request, const struct plan *
 
 /* Stable text form of a plan, for golden tests and people. Returns the length it needs (as snprintf). */
 size_t plan_dump(const struct plan_request *request, const struct plan *plan, char *out, size_t out_bytes);
+
+/* A job too heavy for one launch is cut between tiles, in order, so that no part's load is above part_max_ns, save that
+ * of a single tile. The load of a part: what its tiles, unsplit, take when all units work on them together, which is
+ * the part's share of a launch; a launch takes that and costs.launch_ns, and more where tiles cannot be spread evenly
+ * or partials are reduced. Of a request of one job, whole, that plan_bound() accepts; the same for every call, so cuts
+ * follow from the job's own shape, the device and part_max_ns. Returns the number of parts, 1 or more; *load_ns: of all
+ * together. */
+uint32_t plan_parts(const struct plan_request *request, uint64_t part_max_ns, uint64_t *load_ns);
+/* skip_rows and n_rows of struct plan_job for one of the parts. */
+void plan_part_rows(const struct plan_request *request, uint64_t part_max_ns, uint32_t part, uint64_t *skip_rows,
+                    uint64_t *n_rows);
+
+/* Rows [*first, *end) of a sequence that are in its job's part; before: rows of the job's sequences in front of it. */
+void plan_part_of_sequence(const struct plan_job *job, uint64_t before, uint32_t rows, uint32_t *first, uint32_t *end);
 
 /* Pages that row's token may see at most: the mask's bound at kv_len_max, rounded up to pages. */
 uint32_t plan_visible_pages(uint32_t mask, uint32_t q_len, uint32_t kv_len, uint32_t token);

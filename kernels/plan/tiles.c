@@ -31,13 +31,27 @@ uint32_t plan_visible_pages(uint32_t mask, uint32_t q_len, uint32_t kv_len, uint
     return (uint32_t)((visible + MLA_ABI_PAGE_TOKENS - 1) / MLA_ABI_PAGE_TOKENS);
 }
 
-int plan_tiles_add(const struct plan_request *request, uint32_t mask, uint32_t seq, struct plan *plan)
+static uint32_t clamp_row(uint64_t row, uint64_t before, uint32_t rows)
+{
+    if (row <= before)
+        return 0;
+    return row - before > rows ? rows : (uint32_t)(row - before);
+}
+
+void plan_part_of_sequence(const struct plan_job *job, uint64_t before, uint32_t rows, uint32_t *first, uint32_t *end)
+{
+    bool open = job->n_rows == 0 || job->n_rows > UINT64_MAX - job->skip_rows;
+    *first = clamp_row(job->skip_rows, before, rows);
+    *end = open ? rows : clamp_row(job->skip_rows + job->n_rows, before, rows);
+}
+
+int plan_tiles_add(const struct plan_request *request, uint32_t mask, uint32_t seq, uint32_t first, uint32_t end,
+                   struct plan *plan)
 {
     const struct plan_seq *s = &request->seqs[seq];
-    uint32_t rows = s->q_len * request->heads;
-    uint32_t first = 0;
-    while (first < rows) {
-        uint32_t n = rows - first < request->tile_rows ? rows - first : request->tile_rows;
+    plan->useful_rows += end - first;
+    while (first < end) {
+        uint32_t n = end - first < request->tile_rows ? end - first : request->tile_rows;
         if (plan->n_tiles == plan->capacity.tiles)
             return -ENOSPC;
         plan->tiles[plan->n_tiles++] = (struct mla_abi_tile){
@@ -50,6 +64,5 @@ int plan_tiles_add(const struct plan_request *request, uint32_t mask, uint32_t s
         plan->row_slots += (uint64_t)plan_row_units(request, n) * request->device.rows_per_unit;
         first += n;
     }
-    plan->useful_rows += rows;
     return 0;
 }
