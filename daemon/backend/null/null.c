@@ -148,6 +148,8 @@ static int null_submit(struct backend *be, struct be_request *request)
         break;
     case BE_UNWATCH:
     case BE_ABORT:
+    case BE_STEP: /* not offered, so never submitted */
+    case BE_STEP_END:
         break;
     }
     report(be, &event);
