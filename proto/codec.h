@@ -302,6 +302,7 @@ struct mla_sequence_fault {
     uint32_t sequence;
     enum mla_status code;
     uint32_t index;
+    uint32_t layer; /* of a step */
 };
 
 struct mla_timing {
@@ -344,6 +345,9 @@ struct mla_step_reply {
     struct mla_error status;
     struct mla_timing timing;
     uint32_t layers_done;
+    const struct mla_sequence_fault *faults;
+    size_t n_faults;
+    uint32_t layers_shared;
 };
 
 struct mla_template_close_request {

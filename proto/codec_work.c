@@ -195,6 +195,7 @@ static const struct mla_field sequence_fault_fields[] = {
     MLA_X(sequence, 0),
     MLA_X(code, MLA_F_REQUIRED, .min = MLA_PAGE_OUT_OF_RANGE, .max = 499),
     MLA_X(index, 0),
+    MLA_X(layer, 0),
 };
 #undef T
 static MLA_BODY_OF(sequence_fault, NULL);
@@ -259,6 +260,8 @@ static const struct mla_field step_reply_fields[] = {
     MLA_STATUS_X,
     SUB_X(timing, 0, mla_body_timing),
     MLA_X(layers_done, 0),
+    MLA_N_X(faults, 0, .sub = &mla_body_sequence_fault, .count_max = MLA_FAULTS_PER_REPLY_MAX),
+    MLA_X(layers_shared, 0),
 };
 #undef T
 MLA_BODY_OF(step_reply, NULL);

@@ -81,6 +81,25 @@ static int check_launch(const struct be *be, const struct be_batch *batch)
     return 0;
 }
 
+static int check_step(const struct be *be, const struct be_step *step)
+{
+    if (!(be_facts(be)->features & MLA_FEATURE_STEP))
+        return broken("the backend offers steps");
+    if (!step || !step->layers || step->n_layers == 0)
+        return broken("a step has layers");
+    if (step->plan.n_jobs != 1 || (step->plan.n_seqs != 0 && !step->seqs))
+        return broken("a step has one shape, and records of its sequences");
+    for (uint32_t i = 0; i < step->n_layers; i++) {
+        const struct be_layer *layer = &step->layers[i];
+        if (!layer->ready || !layer->done)
+            return broken("a layer names its words");
+        if (layer->job.heads == 0 || layer->job.pages_per_entry == 0 || layer->job.status == 0 ||
+            layer->job.n_seqs != step->plan.n_seqs)
+            return broken("a layer has heads, pages per entry, status words and the step's sequences");
+    }
+    return 0;
+}
+
 int be_submit(struct be *be, struct be_request *request)
 {
     int rc = 0;
@@ -102,6 +121,12 @@ int be_submit(struct be *be, struct be_request *request)
         break;
     case BE_LAUNCH:
         rc = check_launch(be, request->batch);
+        break;
+    case BE_STEP:
+        rc = check_step(be, request->step);
+        break;
+    case BE_STEP_END:
+        rc = request->step_end.step && request->step_end.code != MLA_OK ? 0 : broken("the end of a step says why");
         break;
     default:
         rc = broken("the operation is known");

@@ -4,7 +4,8 @@
  * a device thread of its own which takes requests in the order of be_submit() and puts events into a ring; event_fd is
  * readable while events wait. Requests execute in order: an UNMAP after a LAUNCH runs after that launch has ended, an
  * UNWATCH ends its watch before anything submitted later runs. Nothing but LAUNCH and UNMAP waits for a launch, save an
- * ABORT of words that the launch writes too.
+ * ABORT of words that the launch writes too. A STEP begins in order and then lives beside the others: nothing waits for
+ * it, and no UNMAP of what it uses is submitted until it has ended.
  *
  * Ownership. A be_request and all it points to belong to the backend from be_submit() until its completion event
  * (BE_DONE for all kinds but LAUNCH, BE_BATCH_DONE for that); WATCH has none and is ended by the UNWATCH that names it,
@@ -17,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/util/list.h"
 #include "kernels/plan/plan.h"
 #include "proto/enums.h"
 #include "proto/error.h"
@@ -94,7 +96,48 @@ struct be_batch {
     uint64_t ended_ns;
 };
 
-enum be_op { BE_MAP = 1, BE_UNMAP, BE_WATCH, BE_UNWATCH, BE_ABORT, BE_LAUNCH };
+/* One layer of a step. The words are host mappings of sync pages. */
+struct be_layer {
+    uint64_t *ready;
+    uint64_t *done;
+    uint64_t ready_value;
+    uint64_t done_value;
+    struct mla_abi_job job; /* all but first_seq; status: words of this layer, zeroed */
+};
+
+/* All layers of a decode step, run by the device thread alone: layer after layer it polls the ready word, takes it back
+ * to its value - 1, and the done word of the layer before it as well, launches, and has the done word written. Layers
+ * of several steps that are ready at the same time share a launch when their compat is equal. Done words of layers that
+ * do not run are left as they are. Constant until BE_DONE, but for what is said to be the backend's. */
+struct be_step {
+    const struct be_layer *layers;
+    uint32_t n_layers;
+    const struct mla_abi_seq *seqs; /* of every layer: plan.n_seqs of them; job is filled in by the backend */
+    struct plan_request plan;       /* of every layer: one job; workspace_bytes_max is the backend's */
+    uint64_t shape;                 /* of steps with the same number, all of the above but the addresses is equal */
+    uint64_t compat;
+    uint64_t deadline_ns; /* 0: none. Until the last layer is launched */
+    /* out, with BE_DONE: error.code OK, or LATE: all layers have run; else why no further one does: TIMED_OUT,
+     * READY_ABORTED, the code of STEP_END, OUT_OF_MEMORY, TOO_LARGE, INTERNAL */
+    uint32_t layers_done;
+    uint32_t layers_shared;
+    uint64_t first_ready_ns; /* 0: never */
+    uint64_t queue_ns;       /* sums over layers: ready until launched, launched until ended */
+    uint64_t run_ns;
+    struct { /* the device thread's */
+        struct list node;
+        struct be_request *request;
+        uint32_t next;     /* the layer whose word is polled, or that waits for its launch */
+        uint32_t launched; /* layers under way: the end of one may be seen after the next has become ready */
+        bool ready;
+        uint64_t ready_ns;
+        enum mla_status end_code; /* OK: goes on */
+        uint64_t end_at_ns;       /* of STEP_END; 0: none */
+        enum mla_status end_at_code;
+    } own;
+};
+
+enum be_op { BE_MAP = 1, BE_UNMAP, BE_WATCH, BE_UNWATCH, BE_ABORT, BE_LAUNCH, BE_STEP, BE_STEP_END };
 
 struct be_request {
     enum be_op op;
@@ -114,6 +157,12 @@ struct be_request {
             enum mla_status code;
         } abort;
         struct be_batch *batch; /* LAUNCH */
+        struct be_step *step;   /* STEP */
+        struct {                /* STEP_END: no layer is launched from at_ns on; the step may have ended */
+            struct be_request *step;
+            enum mla_status code;
+            uint64_t at_ns; /* 0: at once */
+        } step_end;
     };
 };
 

@@ -28,6 +28,8 @@ static const uint32_t pages[] = {3, 0xffffffff, 7};
 static const uint32_t visible[] = {0, 1, 0x80000000};
 static const struct mla_sequence_fault faults[] = {{.sequence = 0, .code = MLA_PAGE_OUT_OF_RANGE, .index = 7},
                                                    {.sequence = 9, .code = MLA_VISIBLE_OUT_OF_RANGE}};
+static const struct mla_sequence_fault step_faults[] = {
+    {.sequence = 3, .code = MLA_KV_LEN_OUT_OF_RANGE, .index = 0, .layer = 60}};
 static const struct mla_sample samples[] = {{.suffix = "", .labels = "outcome=\"ok\"", .value = 1.5},
                                             {.suffix = "_bucket", .labels = "", .value = -0.0}};
 static const struct mla_metric metrics[] = {
@@ -184,6 +186,9 @@ static void reply_full(struct mla_message *m)
     case MLA_MSG_STEP:
         m->step_reply.timing = timing;
         m->step_reply.layers_done = 61;
+        m->step_reply.layers_shared = 7;
+        m->step_reply.faults = step_faults;
+        m->step_reply.n_faults = N(step_faults);
         break;
     case MLA_MSG_HEALTH:
         m->health_reply.state = MLA_HEALTH_DEGRADED;

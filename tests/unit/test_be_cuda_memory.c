@@ -91,7 +91,8 @@ START_TEST(what_it_says_of_itself)
     ck_assert_int_eq(strncmp(facts->gpu_uuid, "GPU-", 4), 0);
     ck_assert(strcmp(facts->isolation, "shared") == 0 || strcmp(facts->isolation, "isolated") == 0);
     ck_assert_uint_eq(facts->features, MLA_FEATURE_DECODE | MLA_FEATURE_CUDA_IPC | MLA_FEATURE_CUDA_VMM |
-                                           MLA_FEATURE_SYNC | MLA_FEATURE_SUSPEND | MLA_FEATURE_PUBLISH);
+                                           MLA_FEATURE_SYNC | MLA_FEATURE_SUSPEND | MLA_FEATURE_PUBLISH |
+                                           MLA_FEATURE_STEP);
     ck_assert_uint_ge(facts->device_memory_bytes, facts->workspace_bytes);
     end(&f);
 }

@@ -62,7 +62,7 @@ START_TEST(facts_are_filled)
     ck_assert_uint_eq(f->tile_rows, 256);
     ck_assert_uint_eq(f->workspace_bytes, 16u << 20);
     ck_assert_uint_eq(f->features, MLA_FEATURE_DECODE | MLA_FEATURE_MEMFD | MLA_FEATURE_SYNC | MLA_FEATURE_SUSPEND |
-                                       MLA_FEATURE_PUBLISH);
+                                       MLA_FEATURE_PUBLISH | MLA_FEATURE_STEP);
     char uuid[64];
     memcpy(uuid, f->gpu_uuid, sizeof uuid);
     rig_close(&rig);

@@ -36,8 +36,8 @@ static void fill_facts(struct be_facts *facts, uint32_t threads, uint64_t worksp
     cpu_identity_uuid(facts->gpu_uuid, sizeof facts->gpu_uuid);
     cpu_identity_name(facts->device_name, sizeof facts->device_name);
     facts->isolation = "host";
-    facts->features =
-        MLA_FEATURE_DECODE | MLA_FEATURE_MEMFD | MLA_FEATURE_SYNC | MLA_FEATURE_SUSPEND | MLA_FEATURE_PUBLISH;
+    facts->features = MLA_FEATURE_DECODE | MLA_FEATURE_MEMFD | MLA_FEATURE_SYNC | MLA_FEATURE_SUSPEND |
+                      MLA_FEATURE_PUBLISH | MLA_FEATURE_STEP;
     facts->device = (struct plan_device){.sms = threads,
                                          .ctas_per_unit = 1,
                                          .rows_per_unit = CPU_TILE_ROWS,
@@ -60,7 +60,7 @@ static int cpu_open(const struct be_config *config, struct backend **out, struct
     if (!be)
         return mla_error_set(err, MLA_OUT_OF_MEMORY, NULL, "no memory for the CPU backend");
     fill_facts(&be->facts, threads, config->workspace_bytes);
-    int rc = cpu_device_open(&be->device, threads, config->workspace_bytes);
+    int rc = cpu_device_open(&be->device, &be->facts, threads, config->workspace_bytes);
     if (rc != 0) {
         free(be);
         return mla_error_set(err, MLA_OUT_OF_MEMORY, NULL, "the CPU backend with %u threads does not start: %s",

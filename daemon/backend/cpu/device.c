@@ -20,9 +20,18 @@ static void word_came(void *device, struct be_request *watch, bool aborted)
     be_port_report(&d->port, &event);
 }
 
+static void step_ended(void *device, struct be_request *step, enum mla_status code)
+{
+    struct cpu_device *d = device;
+    struct mla_error error = {.code = code};
+    be_port_done(&d->port, step, &error);
+}
+
 static void poll_words(struct cpu_device *d)
 {
     be_watches_poll(&d->watches, word_came, d);
+    if (d->steps.n != 0 && be_steps_poll(&d->steps, mla_now_ns()))
+        d->port.active_ns = mla_now_ns();
 }
 
 static void watch(struct cpu_device *d, struct be_request *request)
@@ -58,7 +67,7 @@ static void abort_job(struct cpu_device *d, struct be_request *request)
 /* Time until the next look at the words: 0 to look again at once. */
 static uint64_t next_pause_ns(const struct cpu_device *d, bool running)
 {
-    if (d->watches.n == 0)
+    if (d->watches.n == 0 && d->steps.n == 0)
         return BE_PORT_IDLE_NS;
     return be_port_pause_ns(mla_now_ns() - d->port.active_ns, running ? 0 : SPIN_NS, PAUSE_LEAST_NS);
 }
@@ -88,8 +97,8 @@ static bool abort_is_apart(const struct cpu_device *d, const struct be_batch *ba
  * its done words. */
 static bool beside_a_batch(const struct cpu_device *d, const struct be_batch *batch, const struct be_request *request)
 {
-    return request->op == BE_MAP || request->op == BE_WATCH || request->op == BE_UNWATCH ||
-           (request->op == BE_ABORT && abort_is_apart(d, batch, request));
+    return request->op == BE_MAP || request->op == BE_WATCH || request->op == BE_UNWATCH || request->op == BE_STEP ||
+           request->op == BE_STEP_END || (request->op == BE_ABORT && abort_is_apart(d, batch, request));
 }
 
 /* Room for one more held request, however many: what may run beside a batch must not wait behind them. False without
@@ -131,6 +140,13 @@ static void run_small(struct cpu_device *d, struct be_request *request)
     case BE_ABORT:
         abort_job(d, request);
         break;
+    case BE_STEP:
+        be_steps_begin(&d->steps, request);
+        break;
+    case BE_STEP_END:
+        be_steps_end(&d->steps, request);
+        be_port_done(&d->port, request, NULL);
+        break;
     case BE_LAUNCH:
         break;
     }
@@ -167,7 +183,9 @@ static void run_batch(struct cpu_device *d, struct be_request *request)
     };
     batch->started_ns = mla_now_ns();
     struct be_event event = {.kind = BE_SUBMITTED, .request = request};
-    be_port_report(&d->port, &event);
+    bool of_steps = be_steps_own(&d->steps, request);
+    if (!of_steps)
+        be_port_report(&d->port, &event);
     if (batch->plan->n_items != 0)
         run_on_pool(d, &launch, cpu_launch_items);
     if (batch->plan->n_reduces != 0)
@@ -175,7 +193,10 @@ static void run_batch(struct cpu_device *d, struct be_request *request)
     cpu_launch_finish(batch);
     batch->ended_ns = mla_now_ns();
     event.kind = BE_BATCH_DONE;
-    be_port_report(&d->port, &event);
+    if (of_steps)
+        be_steps_launch_ended(&d->steps, request);
+    else
+        be_port_report(&d->port, &event);
 }
 
 static bool take(struct cpu_device *d, struct be_request **request)
@@ -189,22 +210,32 @@ static bool take(struct cpu_device *d, struct be_request **request)
     return be_port_take(&d->port, request);
 }
 
+/* One launch of steps and one request in turn: neither holds up the other. */
+static bool run_something(struct cpu_device *d)
+{
+    struct be_request *step = d->steps.n_ready != 0 ? be_steps_launch(&d->steps, mla_now_ns()) : NULL;
+    if (step)
+        run_batch(d, step);
+    struct be_request *request;
+    if (!take(d, &request))
+        return step != NULL;
+    d->port.active_ns = mla_now_ns();
+    if (request->op == BE_LAUNCH)
+        run_batch(d, request);
+    else
+        run_small(d, request);
+    return true;
+}
+
 static void *device_main(void *argument)
 {
     struct cpu_device *d = argument;
     pthread_setname_np(pthread_self(), "mlad-device");
     while (!be_port_stopping(&d->port)) {
-        struct be_request *request;
         be_port_beat(&d->port);
-        if (take(d, &request)) {
-            d->port.active_ns = mla_now_ns();
-            if (request->op == BE_LAUNCH)
-                run_batch(d, request);
-            else
-                run_small(d, request);
-            continue;
-        }
         poll_words(d);
+        if (run_something(d))
+            continue;
         uint64_t pause = next_pause_ns(d, false);
         if (pause != 0)
             be_port_pause(&d->port, pause);
@@ -248,10 +279,11 @@ static int open_threads(struct cpu_device *d, uint32_t threads)
     return -rc;
 }
 
-int cpu_device_open(struct cpu_device *d, uint32_t threads, uint64_t workspace_bytes)
+int cpu_device_open(struct cpu_device *d, const struct be_facts *facts, uint32_t threads, uint64_t workspace_bytes)
 {
     memset(d, 0, sizeof *d);
     d->workspace_bytes = workspace_bytes;
+    be_steps_init(&d->steps, facts, NULL, NULL, step_ended, d);
     int rc = open_memory(d, threads);
     if (rc == 0)
         rc = open_threads(d, threads);
@@ -274,6 +306,7 @@ void cpu_device_close(struct cpu_device *d)
         munmap(d->workspace, d->workspace_bytes);
     be_port_close(&d->port);
     be_watches_free(&d->watches);
+    be_steps_free(&d->steps);
     free(d->scratch);
     free(d->held);
 }

@@ -10,6 +10,7 @@
 #include "daemon/backend/cpu/item.h"
 #include "daemon/backend/cpu/pool.h"
 #include "daemon/backend/port.h"
+#include "daemon/backend/steps.h"
 #include "daemon/backend/watch.h"
 
 struct cpu_device {
@@ -29,10 +30,12 @@ struct cpu_device {
     size_t n_held;
     size_t cap_held;
     struct be_watches watches;
+    struct be_steps steps;
 };
 
-/* 0, or -errno with nothing left behind. */
-int cpu_device_open(struct cpu_device *device, uint32_t threads, uint64_t workspace_bytes);
+/* facts: of its backend, complete. 0, or -errno with nothing left behind. */
+int cpu_device_open(struct cpu_device *device, const struct be_facts *facts, uint32_t threads,
+                    uint64_t workspace_bytes);
 void cpu_device_close(struct cpu_device *device);
 
 #endif

@@ -97,7 +97,7 @@ void cu_device_facts(struct backend *be)
     f->tile_rows = k->tile_rows;
     f->workspace_bytes = be->options.workspace_bytes;
     f->scratch_bytes = CU_SCRATCH_BYTES;
-    f->features = MLA_FEATURE_DECODE | MLA_FEATURE_SYNC | MLA_FEATURE_SUSPEND | MLA_FEATURE_PUBLISH;
+    f->features = MLA_FEATURE_DECODE | MLA_FEATURE_SYNC | MLA_FEATURE_SUSPEND | MLA_FEATURE_PUBLISH | MLA_FEATURE_STEP;
     if (cu_device_attribute(be, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED))
         f->features |= MLA_FEATURE_CUDA_IPC;
     if (cu_device_attribute(be, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&

@@ -23,6 +23,7 @@
 #include "daemon/backend/backend.h"
 #include "daemon/backend/cuda/host_arena.h"
 #include "daemon/backend/port.h"
+#include "daemon/backend/steps.h"
 #include "daemon/backend/watch.h"
 #include "daemon/util/list.h"
 #include "kernels/host/cuda_driver.h"
@@ -133,6 +134,7 @@ struct backend {
     uint64_t last_query_ns;
     struct be_request *held; /* taken from the ring, waits for a slot */
     struct be_watches watches;
+    struct be_steps steps;
     struct list mappings;
     struct cu_ipc *ipc;
 };
@@ -166,6 +168,7 @@ int cu_device_attribute(struct backend *be, CUdevice_attribute attribute);
 
 /* thread.c */
 void *cu_main(void *backend);
+void cu_step_ended(void *backend, struct be_request *step, enum mla_status code); /* be_steps.done */
 void cu_free(struct backend *be); /* what both threads share; when the GPU thread has ended or never was */
 
 /* launch.c: on the GPU thread. */

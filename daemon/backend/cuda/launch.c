@@ -186,7 +186,8 @@ static void begin_launch(struct backend *be, struct cu_slot *slot)
         !write_done_words(be, batch, slot) || !put_end(be, slot))
         return;
     struct be_event event = {.kind = BE_SUBMITTED, .request = slot->request};
-    be_port_report(&be->port, &event);
+    if (!be_steps_own(&be->steps, slot->request))
+        be_port_report(&be->port, &event);
 }
 
 /* Status words by the stream, in device memory; the word itself is stored when they are there. */
@@ -250,7 +251,10 @@ static void end_launch(struct backend *be, struct cu_slot *slot, float ms)
     batch->ended_ns = now;
     be->last_ended_ns = now;
     struct be_event event = {.kind = BE_BATCH_DONE, .request = slot->request};
-    be_port_report(&be->port, &event);
+    if (be_steps_own(&be->steps, slot->request))
+        be_steps_launch_ended(&be->steps, slot->request);
+    else
+        be_port_report(&be->port, &event);
 }
 
 static void end_abort(struct backend *be, struct be_request *request)

@@ -116,6 +116,7 @@ int cu_start(struct backend *be, struct mla_error *err)
 void cu_stop(struct backend *be)
 {
     be_watches_free(&be->watches);
+    be_steps_free(&be->steps);
     if (be->stream && !be->lost)
         cu_ok(be, be->cu.cuStreamSynchronize(be->stream), "cuStreamSynchronize");
     cu_unmap_all(be);
@@ -149,6 +150,13 @@ static void copy_options(struct cu_options *o, const struct be_config *config)
     o->blob_pinned = blob && strcmp(blob, "pinned") == 0;
 }
 
+static uint64_t cuda_scratch_bytes(const struct backend *be, const struct plan_request *request)
+{
+    uint64_t scratch = mla_kernels_scratch_bytes_max(be->kernels, request);
+    uint64_t blob = mla_kernels_blob_bytes_max(be->kernels, request);
+    return scratch == UINT64_MAX || blob == UINT64_MAX ? UINT64_MAX : scratch + blob + CU_WORKSPACE_ALIGN;
+}
+
 static struct timespec after_ns(uint64_t ns)
 {
     uint64_t at = mla_now_ns() + ns;
@@ -178,6 +186,7 @@ static struct backend *new_backend(const struct be_config *config)
         return NULL;
     copy_options(&be->options, config);
     list_init(&be->mappings);
+    be_steps_init(&be->steps, &be->facts, be, cuda_scratch_bytes, cu_step_ended, be);
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
@@ -274,13 +283,6 @@ static void *cuda_host_alloc(struct backend *be, size_t bytes, uint64_t *address
 static void cuda_host_free(struct backend *be, void *memory)
 {
     cu_arena_free(&be->arena, memory);
-}
-
-static uint64_t cuda_scratch_bytes(const struct backend *be, const struct plan_request *request)
-{
-    uint64_t scratch = mla_kernels_scratch_bytes_max(be->kernels, request);
-    uint64_t blob = mla_kernels_blob_bytes_max(be->kernels, request);
-    return scratch == UINT64_MAX || blob == UINT64_MAX ? UINT64_MAX : scratch + blob + CU_WORKSPACE_ALIGN;
 }
 
 static uint64_t cuda_progress(const struct backend *be)

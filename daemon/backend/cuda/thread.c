@@ -10,6 +10,13 @@ static void word_came(void *backend, struct be_request *watch, bool aborted)
     be_port_report(&be->port, &event);
 }
 
+void cu_step_ended(void *backend, struct be_request *step, enum mla_status code)
+{
+    struct backend *be = backend;
+    struct mla_error error = {.code = code};
+    be_port_done(&be->port, step, &error);
+}
+
 static void map(struct backend *be, struct be_request *request)
 {
     struct mla_error error = {.code = MLA_OK};
@@ -33,6 +40,13 @@ static void run(struct backend *be, struct be_request *request)
         be_watches_remove(&be->watches, request->unwatch);
         be_port_done(&be->port, request, NULL);
         break;
+    case BE_STEP:
+        be_steps_begin(&be->steps, request);
+        break;
+    case BE_STEP_END:
+        be_steps_end(&be->steps, request);
+        be_port_done(&be->port, request, NULL);
+        break;
     case BE_LAUNCH:
     case BE_ABORT:
     case BE_UNMAP:
@@ -41,13 +55,17 @@ static void run(struct backend *be, struct be_request *request)
     }
 }
 
+static bool needs_slot(const struct be_request *request)
+{
+    return request->op == BE_LAUNCH || request->op == BE_ABORT || request->op == BE_UNMAP;
+}
+
 /* Requests start in order: one that needs a slot while there is none holds up those behind it. */
 static bool take(struct backend *be, struct be_request **request)
 {
     if (!be->held && !be_port_take(&be->port, &be->held))
         be->held = NULL;
-    if (!be->held ||
-        (cu_slots_full(be) && be->held->op != BE_MAP && be->held->op != BE_WATCH && be->held->op != BE_UNWATCH))
+    if (!be->held || (cu_slots_full(be) && needs_slot(be->held)))
         return false;
     *request = be->held;
     be->held = NULL;
@@ -65,9 +83,22 @@ static void look_after(struct backend *be, uint64_t now)
 static uint64_t next_pause_ns(const struct backend *be, uint64_t now)
 {
     uint64_t quiet = now - be->port.active_ns;
-    if (be->n_slots != 0 || be->watches.n != 0)
+    if (be->n_slots != 0 || be->watches.n != 0 || be->steps.n != 0)
         return be_port_pause_ns(quiet, be->options.spin_ns, CU_PAUSE_MIN_NS);
     return quiet < be->options.spin_ns ? 0 : BE_PORT_IDLE_NS;
+}
+
+/* In front of the requests that wait: a worker's stream stands still for it. */
+static bool serve_steps(struct backend *be)
+{
+    if (be->lost || be->steps.n == 0)
+        return false;
+    uint64_t now = mla_now_ns();
+    bool any = be_steps_poll(&be->steps, now);
+    struct be_request *request = cu_slots_full(be) ? NULL : be_steps_launch(&be->steps, now);
+    if (request)
+        cu_begin(be, request);
+    return any || request;
 }
 
 static void serve(struct backend *be)
@@ -75,6 +106,7 @@ static void serve(struct backend *be)
     struct be_request *request;
     be_port_beat(&be->port);
     bool any = cu_end_some(be);
+    any |= serve_steps(be);
     if (!be->lost && take(be, &request)) {
         run(be, request);
         any = true;

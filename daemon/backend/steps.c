@@ -1,0 +1,287 @@
+#include "daemon/backend/steps.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ABORT_DISTANCE (INT64_C(1) << 61) /* an abort value is 2^62 beyond; anything that far is one */
+
+static struct be_step *step_at(struct list *node)
+{
+    return list_entry(node, struct be_step, own.node);
+}
+
+void be_steps_init(struct be_steps *s, const struct be_facts *facts, const struct backend *backend,
+                   uint64_t (*scratch_bytes)(const struct backend *, const struct plan_request *),
+                   void (*done)(void *, struct be_request *, enum mla_status), void *context)
+{
+    memset(s, 0, sizeof *s);
+    s->facts = facts;
+    s->backend = backend;
+    s->scratch_bytes = scratch_bytes;
+    s->done = done;
+    s->context = context;
+    list_init(&s->active);
+}
+
+void be_steps_free(struct be_steps *s)
+{
+    be_steps_plan_free(s);
+    for (uint32_t i = 0; i < BE_STEPS_LAUNCHES; i++)
+        free(s->batches[i].seqs);
+    s->n = s->n_ready = 0;
+}
+
+/* ---- a step's life ---- */
+
+void be_steps_begin(struct be_steps *s, struct be_request *request)
+{
+    struct be_step *step = request->step;
+    step->layers_done = step->layers_shared = 0;
+    step->first_ready_ns = step->queue_ns = step->run_ns = 0;
+    memset(&step->own, 0, sizeof step->own);
+    step->own.request = request;
+    list_push_back(&s->active, &step->own.node);
+    s->n++;
+}
+
+static void finish(struct be_steps *s, struct be_step *step, enum mla_status code)
+{
+    list_del(&step->own.node);
+    s->n--;
+    s->n_ready -= step->own.ready;
+    s->done(s->context, step->own.request, code);
+}
+
+static bool all_launched(const struct be_step *step)
+{
+    return step->own.next == step->n_layers;
+}
+
+/* No further layer of it; what is under way ends first. A step whose last layer is launched has all it was to have. */
+static void stop(struct be_steps *s, struct be_step *step, enum mla_status code)
+{
+    if (all_launched(step))
+        return;
+    if (step->own.launched)
+        step->own.end_code = code;
+    else
+        finish(s, step, code);
+}
+
+void be_steps_end(struct be_steps *s, const struct be_request *request)
+{
+    list_for_each_safe (node, &s->active) {
+        struct be_step *step = step_at(node);
+        if (step->own.request != request->step_end.step)
+            continue;
+        uint64_t at = request->step_end.at_ns;
+        if (at == 0) {
+            stop(s, step, request->step_end.code);
+        } else if (step->own.end_at_ns == 0 || at < step->own.end_at_ns) {
+            step->own.end_at_ns = at;
+            step->own.end_at_code = request->step_end.code;
+        }
+        return;
+    }
+}
+
+/* ---- words ---- */
+
+static void look_at_word(struct be_steps *s, struct be_step *step, uint64_t now)
+{
+    const struct be_layer *layer = &step->layers[step->own.next];
+    int64_t distance = (int64_t)(__atomic_load_n(layer->ready, __ATOMIC_ACQUIRE) - layer->ready_value);
+    if (distance < 0)
+        return;
+    if (distance >= ABORT_DISTANCE) {
+        stop(s, step, MLA_READY_ABORTED);
+        return;
+    }
+    /* The stream is past the wait for the layer before it, or for the last one of the step before: nobody looks at that
+     * word until it is written again. */
+    const struct be_layer *before = &step->layers[(step->own.next + step->n_layers - 1) % step->n_layers];
+    __atomic_store_n(layer->ready, layer->ready_value - 1, __ATOMIC_RELAXED);
+    __atomic_store_n(before->done, before->done_value - 1, __ATOMIC_RELEASE);
+    step->own.ready = true;
+    step->own.ready_ns = now;
+    s->n_ready++;
+    if (step->first_ready_ns == 0)
+        step->first_ready_ns = now;
+}
+
+static bool overdue(const struct be_step *step, uint64_t now)
+{
+    return step->deadline_ns != 0 && now >= step->deadline_ns;
+}
+
+bool be_steps_poll(struct be_steps *s, uint64_t now)
+{
+    uint32_t n = s->n, n_ready = s->n_ready;
+    list_for_each_safe (node, &s->active) {
+        struct be_step *step = step_at(node);
+        if (all_launched(step) || step->own.end_code != MLA_OK)
+            continue;
+        if (overdue(step, now))
+            stop(s, step, MLA_TIMED_OUT);
+        else if (step->own.end_at_ns != 0 && now >= step->own.end_at_ns)
+            stop(s, step, step->own.end_at_code);
+        else if (!step->own.ready)
+            look_at_word(s, step, now);
+    }
+    return s->n != n || s->n_ready != n_ready;
+}
+
+/* ---- launches ---- */
+
+static bool may_launch(const struct be_steps *s, uint64_t now)
+{
+    if (s->n_ready == 0 || s->n_launches == BE_STEPS_LAUNCHES)
+        return false;
+    return s->n_launches == 0 || now + BE_STEPS_LEAD_NS >= s->expected_end_ns;
+}
+
+/* A step has one layer under way at a time: the records of its plan are in use until that has ended only when the next
+ * one goes out before the thread has seen the end, which is why a batch has copies. */
+static bool is_ready(const struct be_step *step)
+{
+    return step->own.ready && step->own.end_code == MLA_OK;
+}
+
+static struct be_step *longest_ready(const struct be_steps *s)
+{
+    struct be_step *first = NULL;
+    list_for_each (node, &s->active) {
+        struct be_step *step = step_at(node);
+        if (is_ready(step) && (!first || step->own.ready_ns < first->own.ready_ns))
+            first = step;
+    }
+    return first;
+}
+
+/* In order of their beginning, so that the same steps meet in the same order. */
+static uint32_t gather(const struct be_steps *s, const struct be_step *first, struct be_step **members)
+{
+    uint32_t n = 0;
+    bool has_first = false;
+    list_for_each (node, &s->active) {
+        struct be_step *step = step_at(node);
+        if (!is_ready(step) || step->compat != first->compat || n + !has_first + (step != first) > BE_STEPS_JOIN_MAX)
+            continue;
+        has_first |= step == first;
+        members[n++] = step;
+    }
+    return n;
+}
+
+static bool write_records(struct be_steps_batch *b)
+{
+    size_t n_seqs = 0;
+    for (uint32_t i = 0; i < b->n_members; i++)
+        n_seqs += b->members[i]->plan.n_seqs;
+    if (n_seqs > b->seqs_cap) {
+        struct mla_abi_seq *grown = realloc(b->seqs, (n_seqs + n_seqs / 2) * sizeof *grown);
+        if (!grown)
+            return false;
+        b->seqs = grown;
+        b->seqs_cap = n_seqs + n_seqs / 2;
+    }
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < b->n_members; i++) {
+        const struct be_step *step = b->members[i];
+        const struct be_layer *layer = &step->layers[step->own.next];
+        b->jobs[i] = layer->job;
+        b->jobs[i].first_seq = at;
+        b->done[i] = (struct be_done_word){layer->done, layer->done_value};
+        for (uint32_t k = 0; k < step->plan.n_seqs; k++) {
+            b->seqs[at] = step->seqs[k];
+            b->seqs[at++].job = i;
+        }
+    }
+    b->batch = (struct be_batch){.plan = &b->plan->plan,
+                                 .jobs = b->jobs,
+                                 .seqs = b->seqs,
+                                 .n_jobs = b->n_members,
+                                 .n_seqs = at,
+                                 .done = b->done,
+                                 .n_done = b->n_members};
+    return true;
+}
+
+static enum mla_status code_of(int rc)
+{
+    return rc == -ENOMEM || rc == -ENOSPC ? MLA_OUT_OF_MEMORY : rc == -EOVERFLOW ? MLA_TOO_LARGE : MLA_INTERNAL;
+}
+
+/* Those that are ready together, or, when they have no plan together, the first alone. */
+static bool form(struct be_steps *s, struct be_steps_batch *b)
+{
+    struct be_step *first = longest_ready(s);
+    int why = 0;
+    if (!first)
+        return false;
+    b->n_members = gather(s, first, b->members);
+    b->plan = be_steps_plan(s, b->members, b->n_members, &why);
+    if (!b->plan && b->n_members > 1) {
+        b->members[0] = first;
+        b->n_members = 1;
+        b->plan = be_steps_plan(s, b->members, 1, &why);
+    }
+    if (b->plan && write_records(b))
+        return true;
+    stop(s, first, b->plan ? MLA_OUT_OF_MEMORY : code_of(why));
+    b->n_members = 0;
+    return false;
+}
+
+struct be_request *be_steps_launch(struct be_steps *s, uint64_t now)
+{
+    if (!may_launch(s, now))
+        return NULL;
+    struct be_steps_batch *b = s->batches[0].n_members == 0 ? &s->batches[0] : &s->batches[1];
+    if (!form(s, b))
+        return NULL;
+    b->plan->uses++;
+    for (uint32_t i = 0; i < b->n_members; i++) {
+        struct be_step *step = b->members[i];
+        step->queue_ns += now - step->own.ready_ns;
+        step->layers_shared += b->n_members > 1;
+        step->own.ready = false;
+        step->own.launched++;
+        step->own.next++;
+    }
+    s->n_ready -= b->n_members;
+    s->n_launches++;
+    s->expected_end_ns = (s->expected_end_ns > now ? s->expected_end_ns : now) + b->plan->plan.predicted_ns;
+    b->request = (struct be_request){.op = BE_LAUNCH, .batch = &b->batch};
+    return &b->request;
+}
+
+bool be_steps_own(const struct be_steps *s, const struct be_request *request)
+{
+    for (uint32_t i = 0; i < BE_STEPS_LAUNCHES; i++)
+        if (request == &s->batches[i].request)
+            return true;
+    return false;
+}
+
+void be_steps_launch_ended(struct be_steps *s, const struct be_request *request)
+{
+    struct be_steps_batch *b = request == &s->batches[0].request ? &s->batches[0] : &s->batches[1];
+    uint64_t took = b->batch.ended_ns - b->batch.started_ns;
+    b->plan->uses--;
+    s->n_launches--;
+    for (uint32_t i = 0; i < b->n_members; i++) {
+        struct be_step *step = b->members[i];
+        step->run_ns += took;
+        step->layers_done++;
+        step->own.launched--;
+        if (step->own.launched > 0)
+            continue;
+        if (all_launched(step))
+            finish(s, step, overdue(step, b->batch.ended_ns) ? MLA_LATE : MLA_OK);
+        else if (step->own.end_code != MLA_OK)
+            finish(s, step, step->own.end_code);
+    }
+    b->n_members = 0;
+}

@@ -1,0 +1,90 @@
+/* The steps of a device thread: their words, what is launched of them when, and the plans of the layers that share a
+ * launch. Device thread only, but for the calls before it starts.
+ *
+ * A layer that is ready goes out at once while no launch of steps is under way, else when the one under way is expected
+ * to end within BE_STEPS_LEAD_NS: until then layers of other steps may join it. At most BE_STEPS_LAUNCHES of such
+ * launches are under way, whatever else the device does. */
+#ifndef MLA_DAEMON_BACKEND_STEPS_H
+#define MLA_DAEMON_BACKEND_STEPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/backend/backend.h"
+
+#define BE_STEPS_LAUNCHES UINT32_C(2)
+#define BE_STEPS_LEAD_NS  UINT64_C(20000) /* a launch on its way and the records of it: seen on an H200 */
+#define BE_STEPS_JOIN_MAX 64u             /* layers of one launch */
+#define BE_STEPS_PLANS    32u             /* kept; by the shapes of those that met */
+
+/* Plan and shape of one set of steps. */
+struct be_steps_plan {
+    uint64_t shapes[BE_STEPS_JOIN_MAX];
+    uint32_t n; /* 0: free */
+    uint32_t uses;
+    uint64_t used_at; /* for the choice of which goes */
+    struct plan plan;
+    struct plan_capacity cap; /* of its arrays */
+};
+
+struct be_steps_batch {
+    struct be_request request; /* LAUNCH of batch; n_members != 0: under way */
+    struct be_batch batch;
+    struct be_steps_plan *plan;
+    struct be_step *members[BE_STEPS_JOIN_MAX];
+    uint32_t n_members;
+    struct mla_abi_job jobs[BE_STEPS_JOIN_MAX];
+    struct be_done_word done[BE_STEPS_JOIN_MAX];
+    struct mla_abi_seq *seqs;
+    size_t seqs_cap;
+};
+
+struct be_steps {
+    const struct be_facts *facts;
+    const struct backend *backend; /* for scratch_bytes */
+    uint64_t (*scratch_bytes)(const struct backend *backend, const struct plan_request *request); /* may be NULL */
+    void (*done)(void *context, struct be_request *step, enum mla_status code); /* the step is the loop's again */
+    void *context;
+
+    struct list active; /* struct be_step, in order of their beginning */
+    uint32_t n;
+    uint32_t n_ready; /* of them, waiting for their launch */
+    uint32_t n_launches;
+    uint64_t expected_end_ns; /* of the last launch */
+    struct be_steps_batch batches[BE_STEPS_LAUNCHES];
+    struct be_steps_plan plans[BE_STEPS_PLANS];
+    uint64_t n_planned;
+    struct plan_job jobs[BE_STEPS_JOIN_MAX];
+    struct plan_seq *seqs; /* of a request in the making */
+    size_t seqs_cap;
+    void *scratch;
+    size_t scratch_cap;
+};
+
+void be_steps_init(struct be_steps *steps, const struct be_facts *facts, const struct backend *backend,
+                   uint64_t (*scratch_bytes)(const struct backend *, const struct plan_request *),
+                   void (*done)(void *, struct be_request *, enum mla_status), void *context);
+/* Steps that have not ended end silently. Also for one that is all zero. */
+void be_steps_free(struct be_steps *steps);
+
+/* BE_STEP and BE_STEP_END. The second has been carried out when it returns. */
+void be_steps_begin(struct be_steps *steps, struct be_request *request);
+void be_steps_end(struct be_steps *steps, const struct be_request *request);
+
+/* Looks at words and deadlines; true when anything has come of it. */
+bool be_steps_poll(struct be_steps *steps, uint64_t now_ns);
+
+/* A LAUNCH to be begun now, or NULL. It is under way when this returns. */
+struct be_request *be_steps_launch(struct be_steps *steps, uint64_t now_ns);
+
+/* Whether a LAUNCH is one of these; nobody else is told of its events. */
+bool be_steps_own(const struct be_steps *steps, const struct be_request *request);
+/* A LAUNCH has ended; its batch has started_ns and ended_ns. */
+void be_steps_launch_ended(struct be_steps *steps, const struct be_request *request);
+
+/* plans.c of it (steps_plan.c): the plan of these steps, cached; NULL with *why (-errno). n <= BE_STEPS_JOIN_MAX. */
+struct be_steps_plan *be_steps_plan(struct be_steps *steps, struct be_step *const *members, uint32_t n, int *why);
+void be_steps_plan_free(struct be_steps *steps);
+
+#endif
