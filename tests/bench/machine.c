@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/utsname.h>
 #include <time.h>
+#include <unistd.h>
 
 uint64_t bench_now_ns(void)
 {
@@ -76,4 +77,21 @@ void bench_note_machine(struct bench_report *report)
         bench_note(report, "kernel", "%s %s", kernel.sysname, kernel.release);
     if (getloadavg(load, 1) == 1)
         bench_note(report, "load", "%.2f before the run, one minute's average", load[0]);
+}
+
+int bench_find_program(const char *name, const char *in_build, char *out, size_t bytes)
+{
+    char self[512];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n <= 0)
+        return -1;
+    self[n] = '\0';
+    *strrchr(self, '/') = '\0';
+    const char *const names[] = {name, in_build};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        snprintf(out, bytes, "%s/%s", self, names[i]);
+        if (access(out, X_OK) == 0)
+            return 0;
+    }
+    return -1;
 }

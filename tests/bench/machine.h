@@ -21,4 +21,8 @@ size_t bench_cpus(int *cpus, size_t cap);
 /* Pins the calling thread. 0, or -errno. */
 int bench_pin(int cpu);
 
+/* Path of a program of this build: beside this one (a portable folder), else where the build tree has it, named from
+ * this program's folder. 0, or -1. */
+int bench_find_program(const char *name, const char *in_build, char *out, size_t bytes);
+
 #endif

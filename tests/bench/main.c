@@ -14,8 +14,8 @@ static const struct {
     {"cpu", bench_cpu, "decode on the CPU backend against a 2048^3 sgemm of the same BLAS [--threads N] [--rounds N]"},
 #endif
     {"rtt", bench_rtt,
-     "health round trip against a raw ping-pong [--rounds N] [--samples N] [--mlad PATH] [--client-cpu N] "
-     "[--server-cpu N]"},
+     "round trips, requests per second and CPU time of the daemon against raw sockets [--rounds N] [--samples N] "
+     "[--load MS] [--mlad PATH] [--client-cpu N] [--server-cpu N]"},
     {"costs", bench_costs,
      "the planner's cost constants from the CSV of shapes --splits: --from FILE [--units N] "
      "[--rows-per-unit N]"},
