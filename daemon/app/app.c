@@ -163,6 +163,7 @@ static void lose_device(struct app *app, const struct mla_error *error)
         notice.goaway_notice.status = *error;
         net_send(peer, &notice, 0);
     }
+    step_device_lost(app);
     app_event(app, (struct sched_event){.kind = SCHED_FATAL});
 }
 
@@ -213,6 +214,7 @@ void app_drain(struct app *app, uint64_t deadline_us)
     }
     uint64_t limit_us = (UINT64_MAX - now) / MLA_NS_PER_US;
     uint64_t deadline_ns = now + (deadline_us < limit_us ? deadline_us : limit_us) * MLA_NS_PER_US;
+    step_drain(app, deadline_ns);
     app_event(app, (struct sched_event){.kind = SCHED_DRAIN, .deadline_ns = deadline_ns});
 }
 
@@ -316,6 +318,8 @@ static void init(struct app *app, const struct app_config *config)
     list_init(&app->published);
     list_init(&app->attach_waits);
     list_init(&app->overflow);
+    list_init(&app->steps);
+    app->memory_generation = 1;
 }
 
 static void init_sched(struct app *app)

@@ -255,7 +255,8 @@ static void collect_faults(struct app *app, struct app_batch *b)
             enum mla_status code = (enum mla_status)(status[s] >> 32);
             metrics_count_fault(&app->metrics, code);
             if (job->n_faults < MLA_FAULTS_PER_REPLY_MAX)
-                job->faults[job->n_faults] = (struct mla_sequence_fault){i, code, (uint32_t)status[s]};
+                job->faults[job->n_faults] =
+                    (struct mla_sequence_fault){.sequence = i, .code = code, .index = (uint32_t)status[s]};
             job->n_faults++;
         }
     }

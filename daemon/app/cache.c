@@ -329,6 +329,7 @@ static void attachment_free(struct app_attachment *attachment)
 {
     struct app_client *client = attachment->client;
     HASH_DELETE(hh, client->attachments, attachment);
+    client->app->memory_generation++;
     if (attachment->cache != NULL) {
         list_del(&attachment->in_cache);
         attachment->cache->n_attachments--;
@@ -385,6 +386,7 @@ static void revoke_jobs(struct app *app, const struct app_cache *cache)
 void cache_leave(struct app_client *client, struct app_cache *cache)
 {
     HASH_DELETE(hh, client->caches, cache);
+    client->app->memory_generation++;
     cache->published = false;
     list_del(&cache->in_published);
     cache->region->n_caches--;

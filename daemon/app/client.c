@@ -76,7 +76,7 @@ struct app_client *client_new(struct app *app, struct net_peer *peer, const stru
 void client_maybe_free(struct app_client *client)
 {
     if (client->peer != NULL || client->sched.in_flight > 0 || client->n_jobs > 0 || client->n_regions > 0 ||
-        client->n_caches > 0 || client->n_table_sets > 0 || client->n_attachments > 0)
+        client->n_caches > 0 || client->n_table_sets > 0 || client->n_attachments > 0 || client->n_templates > 0)
         return;
     struct app *app = client->app;
     list_del(&client->in_app);
@@ -98,6 +98,7 @@ void app_on_closed(void *user, struct net_peer *peer)
     /* Held so that the steps below can look at it even when the last object goes in the middle of them. */
     client->n_jobs++;
     app_event(app, (struct sched_event){.kind = SCHED_PEER_GONE, .peer = &client->sched});
+    template_client_gone(client);
     cache_client_gone(client);
     struct app_region *region, *next_region;
     HASH_ITER (hh, client->regions, region, next_region) {

@@ -96,7 +96,7 @@ static enum mla_status admit(struct app_client *client, const struct net_request
 
 /* The stream behind a DECODE that is refused may wait for its done word already. There is no job that a batch could
  * write for, so a plain store from here does; a reference that is not good itself stands for no word. */
-static void abort_refused(struct app_client *client, const struct mla_decode_request *d)
+void decode_abort_refused(struct app_client *client, const struct mla_decode_request *d)
 {
     struct mla_error ignored = {0};
     const struct app_region *region =
@@ -146,7 +146,7 @@ void decode_submit(struct app_client *client, const struct net_request *request)
 refused:
     free(job);
     if (err.code != MLA_ALREADY_EXISTS) /* then the word is that of the job in flight */
-        abort_refused(client, d);
+        decode_abort_refused(client, d);
     metrics_count_job(&app->metrics, err.code);
     app_reply_status(client, MLA_MSG_DECODE, request->request_id, &err);
 }
@@ -156,6 +156,10 @@ void decode_cancel(struct app_client *client, const struct net_request *request)
     struct app_job *job;
     uint64_t id = request->message->cancel.request_id;
     HASH_FIND(hh, client->jobs, &id, sizeof(id), job);
+    if (job == NULL && step_cancel(client, id)) {
+        app_reply_status(client, MLA_MSG_CANCEL, request->request_id, NULL);
+        return;
+    }
     if (job == NULL) {
         struct mla_error err;
         mla_error_set(&err, MLA_NOT_FOUND, "request_id", "no request of that id is in flight");
@@ -174,6 +178,7 @@ void decode_revoke_cache(struct app_client *client, const struct app_cache *cach
     struct app *app = client->app;
     bool within = app->in_actions;
     struct app_job *job, *next;
+    step_revoke_cache(client, cache);
     app->in_actions = true;
     HASH_ITER (hh, client->jobs, job, next) {
         if (job->cache != cache || job->sched.state >= SCHED_RUNNING)

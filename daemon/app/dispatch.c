@@ -122,9 +122,9 @@ static const struct {
     {MLA_MSG_PUT_TABLE_SET, tables_put},
     {MLA_MSG_DROP_TABLE_SET, tables_drop},
     {MLA_MSG_DECODE, decode_submit},
-    {MLA_MSG_TEMPLATE_OPEN, unsupported},
-    {MLA_MSG_STEP, unsupported},
-    {MLA_MSG_TEMPLATE_CLOSE, unsupported},
+    {MLA_MSG_TEMPLATE_OPEN, template_open},
+    {MLA_MSG_STEP, step_submit},
+    {MLA_MSG_TEMPLATE_CLOSE, template_close},
     {MLA_MSG_CANCEL, decode_cancel},
     {MLA_MSG_HEALTH, read_health},
     {MLA_MSG_METRICS, read_metrics},
@@ -141,6 +141,8 @@ void app_on_refused(void *user, uint16_t type, enum mla_status code)
     metrics_count_reply(&app->metrics, code);
     if (type == MLA_MSG_DECODE)
         metrics_count_job(&app->metrics, code);
+    else if (type == MLA_MSG_STEP)
+        metrics_count_step(&app->metrics, code, 0);
 }
 
 void app_on_message(void *user, const struct net_request *request)

@@ -71,6 +71,12 @@ void metrics_count_fault(struct metrics *m, enum mla_status code)
     m->faults[code_index(code)]++;
 }
 
+void metrics_count_step(struct metrics *m, enum mla_status code, uint32_t layers_done)
+{
+    m->steps[code_index(code)]++;
+    m->step_layers += layers_done;
+}
+
 static void observe(struct metrics_histogram *h, const double *bounds, size_t n, double value)
 {
     size_t i = 0;
@@ -180,6 +186,8 @@ static void render_work(struct out *o, const struct metrics *m)
         sample(o, "", (double)m->requests[i], "type=\"%s\"", request_types[i].name);
     by_code(o, "mlad_replies_total", "Requests answered, by status.", m->replies, "status", 0);
     by_code(o, "mlad_jobs_total", "Decode jobs answered, by status.", m->jobs, "status", 0);
+    by_code(o, "mlad_steps_total", "Captured steps answered, by status.", m->steps, "status", 0);
+    single(o, "mlad_step_layers_total", MLA_METRIC_COUNTER, "Layers of captured steps that have run.", m->step_layers);
     by_code(o, "mlad_sequence_faults_total", "Sequences of answered jobs that faulted, by kind.", m->faults, "kind",
             MLA_PAGE_OUT_OF_RANGE);
     histogram(o, "mlad_job_wait_seconds", "From a job's arrival to its ready word.", &m->wait_seconds, time_bounds,

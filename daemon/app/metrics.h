@@ -23,6 +23,8 @@ struct metrics {
     uint64_t replies[METRICS_CODES];     /* by status */
     uint64_t jobs[METRICS_CODES];        /* decodes, by status of the answer */
     uint64_t faults[METRICS_CODES];      /* single sequences, by status */
+    uint64_t steps[METRICS_CODES];       /* captured steps, by status of the answer */
+    uint64_t step_layers;                /* of them that have run */
     struct metrics_histogram wait_seconds, queue_seconds, run_seconds, batch_jobs;
     uint64_t batches, tiles, items, reduces, useful_rows, row_slots, item_units, pages;
     uint64_t stages; /* plans made; more than batches when a job left one that was staged */
@@ -43,6 +45,7 @@ void metrics_count_request(struct metrics *m, uint16_t type);
 void metrics_count_reply(struct metrics *m, enum mla_status code);
 void metrics_count_job(struct metrics *m, enum mla_status code);
 void metrics_count_fault(struct metrics *m, enum mla_status code);
+void metrics_count_step(struct metrics *m, enum mla_status code, uint32_t layers_done);
 void metrics_observe_us(struct metrics_histogram *h, uint64_t us); /* of a _seconds histogram */
 void metrics_observe_jobs(struct metrics_histogram *h, uint64_t jobs);
 

@@ -116,6 +116,7 @@ static void unmap(struct app *app, struct app_region *region)
 void region_suspend(struct app_region *region, uint64_t answer_id)
 {
     region->state = REGION_SUSPENDING;
+    region->client->app->memory_generation++;
     region->answer_type = MLA_MSG_SUSPEND;
     region->answer_id = answer_id;
     app_event(region->client->app, (struct sched_event){.kind = SCHED_UNREGISTER, .object = &region->use.sched});
@@ -155,6 +156,7 @@ static void on_mapped(struct app *app, struct app_request *request, const struct
     }
     if (ok) {
         region->state = REGION_MAPPED;
+        app->memory_generation += region->resuming;
         if (!region->in_hash)
             HASH_ADD(hh, client->regions, id, sizeof(region->id), region);
         region->in_hash = true;
@@ -192,6 +194,7 @@ void region_leave(struct app_region *region)
 {
     HASH_DELETE(hh, region->client->regions, region);
     region->in_hash = false;
+    region->client->app->memory_generation++;
     app_event(region->client->app, (struct sched_event){.kind = SCHED_UNREGISTER, .object = &region->object.sched});
 }
 

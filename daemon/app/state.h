@@ -59,6 +59,8 @@ struct app_client {
     struct app_attachment *attachments;
     struct app_table_set *table_sets;
     struct app_job *jobs; /* by request id */
+    struct app_template *templates;
+    uint32_t n_templates;
     struct list in_app;
 };
 
@@ -130,7 +132,8 @@ struct app_attachment {
 
 struct app_table_set {
     struct app_object object;
-    uint64_t id; /* the client's */
+    uint64_t id;     /* the client's */
+    uint64_t serial; /* never given twice */
     struct app_client *client;
     uint32_t n_seqs, tokens_per_entry, entries_per_seq; /* 0: packed */
     uint32_t *q_len, *kv_len_max;
@@ -234,7 +237,12 @@ struct app {
     struct list overflow;     /* app_request.in_overflow, in order */
     struct app_batch batches[SCHED_BATCHES];
     struct app_batch probe; /* buffers for planning a single job */
-    uint32_t n_requests;    /* at the backend and to be answered; a clean exit waits for them */
+    struct list steps;      /* app_template.in_app: steps in flight */
+    uint32_t n_steps;
+    uint64_t memory_generation; /* grows when a region or cache that requests may name goes, comes back or moves */
+    uint64_t last_serial;       /* of table sets */
+    uint64_t last_shape;        /* be_step.shape */
+    uint32_t n_requests;        /* at the backend and to be answered; a clean exit waits for them */
     bool exit_pending;
 
     bool in_actions; /* actions are being carried out: what they cause joins them */
@@ -322,6 +330,20 @@ void decode_revoke_cache(struct app_client *client, const struct app_cache *cach
 void decode_watch(struct app *app, struct app_job *job);
 void decode_unwatch(struct app *app, struct app_job *job);
 void decode_answer(struct app *app, struct app_job *job);
+/* The done word of a request that no job came of gets its abort value; a reference that is not good is left. */
+void decode_abort_refused(struct app_client *client, const struct mla_decode_request *d);
+
+/* ---- template.c, step.c: captured steps ---- */
+void template_open(struct app_client *client, const struct net_request *request);
+void template_close(struct app_client *client, const struct net_request *request);
+void template_client_gone(struct app_client *client);
+void step_submit(struct app_client *client, const struct net_request *request);
+/* False when no step in flight has that request id. */
+bool step_cancel(struct app_client *client, uint64_t request_id);
+void step_revoke_cache(struct app_client *client, const struct app_cache *cache);
+void step_drain(struct app *app, uint64_t deadline_ns);
+/* Answers them all; before the scheduler hears of it. */
+void step_device_lost(struct app *app);
 
 /* ---- batch.c ---- */
 void batch_stage(struct app *app, struct sched_batch *batch, uint32_t generation);

@@ -106,6 +106,7 @@ void tables_put(struct app_client *client, const struct net_request *request)
         set_free(app, set);
     } else {
         set->object.kind = APP_TABLE_SET;
+        set->serial = ++app->last_serial;
         set->client = client;
         set->bytes = bytes;
         client->n_table_sets++;
