@@ -8,7 +8,7 @@
 
 static struct app_job *job_at(struct list *node)
 {
-    return (struct app_job *)(void *)list_entry(node, struct sched_job, in_queue);
+    return (struct app_job *)(void *)sched_part_at(node)->job;
 }
 
 static bool grow_device(struct app *app, struct app_buffer *buffer, size_t bytes)

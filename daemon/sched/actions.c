@@ -17,8 +17,7 @@ static bool reply(struct sched *s, struct sched_action *a)
     job->peer->in_flight--;
     a->kind = SCHED_REPLY;
     a->code = job->code;
-    if (job->code == MLA_OVERLOADED)
-        a->retry_after_us = s->config.retry_after_us;
+    a->retry_after_us = job->retry_after_us;
     return true;
 }
 
@@ -64,14 +63,19 @@ static bool release(struct sched *s, struct sched_action *a)
     return a->object != NULL;
 }
 
+static uint64_t sooner(uint64_t a_ns, uint64_t b_ns)
+{
+    return a_ns == 0 || (b_ns != 0 && b_ns < a_ns) ? b_ns : a_ns;
+}
+
 /* A timer that is armed too early costs one TIMER event; arming it anew with each job that leaves would cost one action
- * per job. So only an earlier deadline moves it. */
+ * per job. So only what comes earlier moves it. */
 static bool set_timer(struct sched *s, struct sched_action *a)
 {
+    uint64_t form_ns = sched_pace_form_ns(s);
     uint64_t at_ns = s->deadlines ? s->deadlines->deadline_ns : 0;
-    uint64_t drain_ns = s->drain_expired ? 0 : s->drain_deadline_ns;
-    if (at_ns == 0 || (drain_ns != 0 && drain_ns < at_ns))
-        at_ns = drain_ns;
+    at_ns = sooner(at_ns, s->drain_expired ? 0 : s->drain_deadline_ns);
+    at_ns = sooner(at_ns, form_ns == UINT64_MAX ? 0 : form_ns);
     if (at_ns == 0 || (s->armed_ns != 0 && s->armed_ns <= at_ns))
         return false;
     s->armed_ns = at_ns;

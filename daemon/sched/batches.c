@@ -1,4 +1,4 @@
-/* Batches: the first policy (oldest job first, compatible jobs join it) and the life of a launch. */
+/* Batches: what goes into the next one, and the life of a launch. */
 #include <assert.h>
 #include <stddef.h>
 
@@ -8,22 +8,26 @@ struct load {
     uint32_t jobs;
     uint32_t seqs;
     uint64_t cost;
+    uint64_t ns; /* as predicted */
 };
 
-static bool fits(const struct sched_config *c, const struct load *load, const struct sched_job *job)
+static bool fits(const struct sched *s, const struct load *load, const struct sched_job *job)
 {
+    const struct sched_config *c = &s->config;
     if (load->jobs == 0)
         return true; /* whatever its size, a job runs */
     if (load->jobs >= c->batch_jobs_max)
         return false;
     if (load->seqs >= c->batch_seqs_max || job->seqs > c->batch_seqs_max - load->seqs)
         return false;
-    if (c->batch_cost_max == 0)
+    if (c->batch_cost_max != 0 && (load->cost >= c->batch_cost_max || job->cost > c->batch_cost_max - load->cost))
+        return false;
+    if (c->launch_max_ns == 0)
         return true;
-    return load->cost < c->batch_cost_max && job->cost <= c->batch_cost_max - load->cost;
+    return job->load_ns <= UINT64_MAX - load->ns && sched_pace_scaled(s, load->ns + job->load_ns) <= c->launch_max_ns;
 }
 
-static struct sched_batch *free_slot(struct sched *s)
+struct sched_batch *sched_batch_free_slot(struct sched *s)
 {
     for (int i = 0; i < SCHED_BATCHES; i++)
         if (s->batches[i].state == SCHED_SLOT_FREE)
@@ -31,33 +35,50 @@ static struct sched_batch *free_slot(struct sched *s)
     return NULL;
 }
 
-static void take(struct sched *s, struct sched_batch *batch, struct sched_job *job)
+static struct sched_part *place_in(struct sched *s, const struct sched_batch *batch, struct sched_job *job)
 {
-    list_del(&job->in_queue);
-    s->counts.queued--;
-    job->state = SCHED_STAGED;
-    job->batch = batch;
-    list_push_back(&batch->jobs, &job->in_queue);
-    batch->n_jobs++;
-    s->counts.staged++;
+    return &job->parts[batch - s->batches];
 }
 
-/* The head of the queue decides what is compatible, so no kind of job starves; the first compatible job that does not
- * fit closes the batch, so none is overtaken by one of its own kind. */
+static void take(struct sched *s, struct sched_batch *batch, struct sched_job *job)
+{
+    struct sched_part *part = place_in(s, batch, job);
+    assert(!part->in);
+    *part = (struct sched_part){.job = job, .index = job->parts_taken, .in = true};
+    list_push_back(&batch->jobs, &part->in_batch);
+    batch->n_jobs++;
+    if (job->parts_launched == 0)
+        job->batch = batch;
+    sched_flow_looked(sched_flow_of(job), job);
+    sched_flow_serve(s, job);
+    if (job->state == SCHED_QUEUED) {
+        job->state = SCHED_STAGED;
+        s->counts.queued--;
+        s->counts.staged++;
+    }
+}
+
+/* sched.h, "Batches". A flow that has given a job is looked at again where its new tag puts it. */
 static void fill(struct sched *s, struct sched_batch *batch)
 {
-    struct load load = {0};
-    batch->compat = sched_job_first(&s->queue)->compat;
-    list_for_each_safe (node, &s->queue) {
-        struct sched_job *job = list_entry(node, struct sched_job, in_queue);
-        if (job->compat != batch->compat)
+    struct load load = {.ns = s->config.launch_fixed_ns};
+    s->n_formed++;
+    batch->compat = sched_job_first(&sched_flow_at(s->flows.next)->queue)->compat;
+    struct list *node = s->flows.next;
+    while (node != &s->flows && load.jobs < s->config.batch_jobs_max) {
+        struct sched_flow *flow = sched_flow_at(node);
+        struct list *next = node->next;
+        struct sched_job *job = sched_flow_look(s, flow, batch->compat);
+        if (!job || !fits(s, &load, job)) {
+            node = next;
             continue;
-        if (!fits(&s->config, &load, job))
-            break;
+        }
         load.jobs++;
         load.seqs += job->seqs;
         load.cost += job->cost;
+        load.ns += job->load_ns;
         take(s, batch, job);
+        node = !list_empty(&flow->queue) && flow->in_flows.next == next ? &flow->in_flows : next;
     }
 }
 
@@ -65,10 +86,12 @@ bool sched_batch_form(struct sched *s)
 {
     if (s->staged)
         return s->staged->state == SCHED_SLOT_FORMED;
-    struct sched_batch *batch = free_slot(s);
-    if (!batch || list_empty(&s->queue))
+    uint64_t at_ns = sched_pace_form_ns(s);
+    if (at_ns == UINT64_MAX || at_ns > s->now_ns)
         return false;
+    struct sched_batch *batch = sched_batch_free_slot(s);
     batch->number = 0;
+    batch->predicted_ns = 0;
     batch->state = SCHED_SLOT_FORMED;
     s->staged = batch;
     fill(s, batch);
@@ -82,22 +105,38 @@ static void give_up(struct sched *s, struct sched_batch *batch)
         s->staged = NULL;
 }
 
-void sched_batch_job_left(struct sched *s, struct sched_batch *batch)
+static void take_out(struct sched_batch *batch, struct sched_part *part)
 {
+    list_del(&part->in_batch);
+    part->in = false;
     batch->n_jobs--;
+}
+
+void sched_batch_drop(struct sched *s, struct sched_batch *batch, struct sched_job *job)
+{
+    struct sched_part *part = place_in(s, batch, job);
+    if (!part->in)
+        return;
+    take_out(batch, part);
+    if (batch != s->staged)
+        return;
+    if (job->parts_launched == 0)
+        job->batch = NULL;
     batch->state = SCHED_SLOT_FORMED;
     if (batch->n_jobs == 0)
         give_up(s, batch);
 }
 
-void sched_batch_planned(struct sched *s, struct sched_batch *batch, uint32_t generation, enum mla_status code)
+void sched_batch_planned(struct sched *s, const struct sched_event *e)
 {
-    if (batch->state != SCHED_SLOT_PLANNING || batch->generation != generation)
+    struct sched_batch *batch = e->batch;
+    if (batch->state != SCHED_SLOT_PLANNING || batch->generation != e->generation)
         return;
-    if (code == MLA_OK)
+    batch->predicted_ns = e->predicted_ns;
+    if (e->code == MLA_OK)
         batch->state = SCHED_SLOT_PLANNED;
     else
-        sched_batch_fail(s, batch, code);
+        sched_batch_fail(s, batch, e->code, false);
 }
 
 bool sched_batch_may_launch(const struct sched *s)
@@ -112,51 +151,53 @@ void sched_batch_launch(struct sched *s, struct sched_batch *batch)
     s->n_running++;
     batch->state = SCHED_SLOT_RUNNING;
     batch->number = ++s->counts.batches;
-    s->counts.staged -= batch->n_jobs;
-    s->counts.running += batch->n_jobs;
+    sched_pace_launched(s, batch);
     list_for_each (node, &batch->jobs) {
-        struct sched_job *job = list_entry(node, struct sched_job, in_queue);
-        job->state = SCHED_RUNNING;
-        job->launched_ns = s->now_ns;
+        struct sched_job *job = sched_part_at(node)->job;
+        if (job->state == SCHED_STAGED) {
+            job->state = SCHED_RUNNING;
+            job->launched_ns = s->now_ns;
+            s->counts.staged--;
+            s->counts.running++;
+        }
+        job->parts_launched++;
+        job->parts_running++;
+        job->batch = batch;
         job->batch_number = batch->number;
         job->batch_jobs = batch->n_jobs;
+        sched_backlog_less(s, job, 1);
     }
-}
-
-static enum mla_status ending(const struct sched_job *job, enum mla_status code)
-{
-    if (code != MLA_OK)
-        return code;
-    if (job->cancelled)
-        return MLA_CANCELLED;
-    return job->late ? MLA_LATE : MLA_OK;
 }
 
 void sched_batch_done(struct sched *s, struct sched_batch *batch, enum mla_status code)
 {
     if (batch->state != SCHED_SLOT_RUNNING)
         return;
-    while (!list_empty(&batch->jobs)) {
-        struct sched_job *job = sched_job_first(&batch->jobs);
-        sched_job_answer(s, job, ending(job, code));
-    }
-    batch->n_jobs = 0;
     s->n_running--;
+    sched_pace_ended(s, batch, code == MLA_OK);
+    while (!list_empty(&batch->jobs)) {
+        struct sched_part *part = sched_part_at(batch->jobs.next);
+        take_out(batch, part);
+        sched_job_part_done(s, part->job, code);
+    }
     give_up(s, batch);
 }
 
-void sched_batch_fail(struct sched *s, struct sched_batch *batch, enum mla_status code)
+void sched_batch_fail(struct sched *s, struct sched_batch *batch, enum mla_status code, bool lost)
 {
     if (batch->state == SCHED_SLOT_FREE)
         return;
-    bool running = batch->state == SCHED_SLOT_RUNNING;
+    if (batch->state == SCHED_SLOT_RUNNING)
+        s->n_running--;
     while (!list_empty(&batch->jobs)) {
-        struct sched_job *job = sched_job_first(&batch->jobs);
-        sched_job_answer(s, job, code);
+        struct sched_part *part = sched_part_at(batch->jobs.next);
+        struct sched_job *job = part->job;
+        take_out(batch, part);
+        if (lost)
+            sched_job_answer(s, job, code);
+        else
+            sched_job_stop(s, job, code);
         job->batch = batch; /* the caller may keep the reason there */
     }
-    batch->n_jobs = 0;
-    if (running)
-        s->n_running--;
     give_up(s, batch);
 }

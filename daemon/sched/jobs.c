@@ -24,12 +24,7 @@ static uint32_t *gauge(struct sched *s, enum sched_job_state state)
     }
 }
 
-static uint32_t in_flight(const struct sched *s)
-{
-    return s->counts.waiting + s->counts.queued + s->counts.staged + s->counts.running;
-}
-
-static enum mla_status admission(const struct sched *s, const struct sched_job *job, enum mla_status refused)
+static enum mla_status admission(const struct sched *s, struct sched_job *job, enum mla_status refused)
 {
     if (job->peer->gone)
         return MLA_DISCONNECTED;
@@ -41,8 +36,9 @@ static enum mla_status admission(const struct sched *s, const struct sched_job *
         return MLA_DRAINING;
     if (sched_objects_leaving(job->pins, job->n_pins))
         return MLA_NOT_FOUND;
-    if (in_flight(s) >= s->config.max_in_flight)
-        return MLA_OVERLOADED;
+    enum mla_status room = sched_admit(s, job);
+    if (room != MLA_OK)
+        return room;
     if (job->deadline_ns != 0 && job->deadline_ns <= s->now_ns)
         return MLA_TIMED_OUT;
     return MLA_OK;
@@ -61,7 +57,7 @@ static void to_queued(struct sched *s, struct sched_job *job)
 {
     job->state = SCHED_QUEUED;
     job->ready_ns = s->now_ns;
-    list_push_back(&s->queue, &job->in_queue);
+    sched_flow_push(s, job);
     s->counts.queued++;
 }
 
@@ -83,6 +79,7 @@ void sched_job_submit(struct sched *s, struct sched_job *job, enum mla_status re
         return;
     }
     sched_objects_pin(job->pins, job->n_pins);
+    sched_backlog_add(s, job);
     if (job->deadline_ns != 0)
         sched_deadline_add(s, job);
     if (job->has_ready) {
@@ -97,17 +94,57 @@ void sched_job_submit(struct sched *s, struct sched_job *job, enum mla_status re
 void sched_job_answer(struct sched *s, struct sched_job *job, enum mla_status code)
 {
     assert(job->state != SCHED_RECEIVED && job->state != SCHED_ANSWERED);
-    bool staged = job->state == SCHED_STAGED;
     --*gauge(s, job->state);
-    list_del(&job->in_queue);
+    sched_backlog_less(s, job, sched_job_parts(job) - job->parts_launched);
+    if (job->state == SCHED_WAITING)
+        list_del(&job->in_queue);
+    sched_flow_remove(s, job);
     sched_deadline_remove(s, job);
+    job->state = SCHED_ANSWERED;
+    job->parts_running = 0;
+    for (int i = 0; i < SCHED_BATCHES; i++)
+        sched_batch_drop(s, &s->batches[i], job);
     to_answered(s, job, code);
-    if (staged) {
-        struct sched_batch *batch = job->batch;
-        job->batch = NULL;
-        sched_batch_job_left(s, batch);
-    }
     sched_objects_unpin(s, job->pins, job->n_pins);
+}
+
+/* The backlog keeps what will not be launched until the job is answered: its peer has not got rid of it yet. */
+void sched_job_stop(struct sched *s, struct sched_job *job, enum mla_status code)
+{
+    if (job->stopped != MLA_OK)
+        return;
+    if (job->parts_running == 0) {
+        sched_job_answer(s, job, code);
+        return;
+    }
+    job->stopped = code;
+    sched_flow_remove(s, job);
+    sched_deadline_remove(s, job);
+    if (s->staged)
+        sched_batch_drop(s, s->staged, job);
+}
+
+static enum mla_status ending(const struct sched_job *job)
+{
+    if (job->stopped != MLA_OK)
+        return job->stopped;
+    if (job->cancelled)
+        return MLA_CANCELLED;
+    return job->late ? MLA_LATE : MLA_OK;
+}
+
+static bool all_launched(const struct sched_job *job)
+{
+    return job->parts_launched == sched_job_parts(job);
+}
+
+void sched_job_part_done(struct sched *s, struct sched_job *job, enum mla_status code)
+{
+    job->parts_running--;
+    if (code != MLA_OK)
+        sched_job_stop(s, job, code);
+    if (job->state == SCHED_RUNNING && job->parts_running == 0 && (all_launched(job) || job->stopped != MLA_OK))
+        sched_job_answer(s, job, ending(job));
 }
 
 void sched_job_ready(struct sched *s, struct sched_job *job, bool aborted)
@@ -127,13 +164,12 @@ void sched_job_ready(struct sched *s, struct sched_job *job, bool aborted)
     to_queued(s, job);
 }
 
-/* Before launch an event answers the job; after it, nothing can be undone and the flag that the caller set decides when
- * the batch ends. */
-static void answer_if_not_running(struct sched *s, struct sched_job *job, enum mla_status code)
+/* Before all of a job is launched an event stops it; after it, nothing can be undone and the flag that the caller set
+ * decides when the last batch ends. */
+static void stop_if_not_launched(struct sched *s, struct sched_job *job, enum mla_status code)
 {
-    if (job->state == SCHED_RUNNING || job->state == SCHED_ANSWERED)
-        return;
-    sched_job_answer(s, job, code);
+    if (job->state != SCHED_ANSWERED && !all_launched(job))
+        sched_job_stop(s, job, code);
 }
 
 void sched_job_cancel(struct sched *s, struct sched_job *job)
@@ -141,11 +177,21 @@ void sched_job_cancel(struct sched *s, struct sched_job *job)
     if (job->state == SCHED_RECEIVED || job->state == SCHED_ANSWERED)
         return;
     job->cancelled = true;
-    answer_if_not_running(s, job, MLA_CANCELLED);
+    stop_if_not_launched(s, job, MLA_CANCELLED);
+}
+
+void sched_job_overdue(struct sched *s, struct sched_job *job)
+{
+    if (all_launched(job)) {
+        job->late = true;
+        sched_deadline_remove(s, job);
+    } else {
+        sched_job_stop(s, job, MLA_TIMED_OUT);
+    }
 }
 
 void sched_job_peer_gone(struct sched *s, struct sched_job *job)
 {
     job->peer_gone = true;
-    answer_if_not_running(s, job, MLA_DISCONNECTED);
+    stop_if_not_launched(s, job, MLA_DISCONNECTED);
 }

@@ -11,7 +11,7 @@ void sched_init(struct sched *s, const struct sched_config *config)
     memset(s, 0, sizeof(*s));
     list_init(&s->to_watch);
     list_init(&s->waiting);
-    list_init(&s->queue);
+    list_init(&s->flows);
     list_init(&s->answered);
     for (int i = 0; i < SCHED_BATCHES; i++)
         list_init(&s->batches[i].jobs);
@@ -39,11 +39,12 @@ static void answer_all(struct sched *s, struct list *jobs, enum mla_status code)
         sched_job_answer(s, sched_job_first(jobs), code);
 }
 
-static void answer_not_running(struct sched *s, enum mla_status code)
+static void stop_not_launched(struct sched *s, enum mla_status code)
 {
     if (s->staged)
-        sched_batch_fail(s, s->staged, code);
-    answer_all(s, &s->queue, code);
+        sched_batch_fail(s, s->staged, code, false);
+    while (!list_empty(&s->flows))
+        sched_job_stop(s, sched_job_first(&sched_flow_at(s->flows.next)->queue), code);
     answer_all(s, &s->waiting, code);
     answer_all(s, &s->to_watch, code);
 }
@@ -52,21 +53,14 @@ static void answer_not_running(struct sched *s, enum mla_status code)
  * the timer was slow. */
 static void expire(struct sched *s)
 {
-    while (s->deadlines && s->deadlines->deadline_ns <= s->now_ns) {
-        struct sched_job *job = s->deadlines;
-        if (job->state == SCHED_RUNNING) {
-            job->late = true;
-            sched_deadline_remove(s, job);
-        } else {
-            sched_job_answer(s, job, MLA_TIMED_OUT);
-        }
-    }
+    while (s->deadlines && s->deadlines->deadline_ns <= s->now_ns)
+        sched_job_overdue(s, s->deadlines);
     if (s->draining && s->drain_deadline_ns != 0 && s->drain_deadline_ns <= s->now_ns && !s->drain_expired) {
         const struct sched_counts *c = &s->counts;
         if (c->waiting + c->queued + c->staged + c->running == 0)
             return; /* drained, EXIT not given yet */
         s->drain_expired = true;
-        answer_not_running(s, MLA_DRAINING);
+        stop_not_launched(s, MLA_DRAINING);
     }
 }
 
@@ -82,9 +76,9 @@ static void fatal(struct sched *s)
                 oldest = b;
         }
         assert(oldest);
-        sched_batch_fail(s, oldest, MLA_DEVICE_LOST);
+        sched_batch_fail(s, oldest, MLA_DEVICE_LOST, true);
     }
-    answer_not_running(s, MLA_DEVICE_LOST);
+    stop_not_launched(s, MLA_DEVICE_LOST);
 }
 
 static void peer_gone(struct sched *s, struct sched_peer *peer)
@@ -128,7 +122,7 @@ void sched_step(struct sched *s, const struct sched_event *e)
         sched_batch_done(s, e->batch, e->code);
         break;
     case SCHED_PLANNED:
-        sched_batch_planned(s, e->batch, e->generation, e->code);
+        sched_batch_planned(s, e);
         break;
     case SCHED_FATAL:
         fatal(s);
@@ -149,4 +143,5 @@ void sched_step(struct sched *s, const struct sched_event *e)
 void sched_counts(const struct sched *s, struct sched_counts *out)
 {
     *out = s->counts;
+    out->backlog_ns = sched_pace_scaled(s, s->backlog_ns);
 }

@@ -13,25 +13,49 @@
  *   QUEUED     batch formed -> STAGED;               CANCEL, TIMER, PEER_GONE, FATAL -> ANSWERED
  *   STAGED     SUBMITTED -> RUNNING; CANCEL, TIMER, PEER_GONE -> ANSWERED and the batch is staged again without it;
  *              FATAL -> ANSWERED
- *   RUNNING    CANCEL, TIMER, PEER_GONE set flags; BATCH_DONE -> ANSWERED; FATAL -> ANSWERED (DEVICE_LOST)
+ *   RUNNING    CANCEL, TIMER, PEER_GONE set flags and no further part is launched; the last BATCH_DONE -> ANSWERED;
+ *              FATAL -> ANSWERED (DEVICE_LOST)
  *   ANSWERED   pins dropped, REPLY given; the record is the caller's again when it has carried that REPLY out
  *
  * Between the LAUNCH action and SUBMITTED a job counts as RUNNING: only LAUNCH is irrevocable. BATCH_DONE without a
  * SUBMITTED before it is fine.
  *
- * Deadlines act before launch (TIMED_OUT); a job that runs past its own is answered LATE when its batch ends. They act
- * on every event, before it: at a time at or past a deadline the job is overdue, whether or not the timer was quick.
+ * Parts. A job may consist of n_parts parts, launched in order, at most one in a batch, two batches at a time. It is
+ * RUNNING from its first part on and answered once, when the last has ended; until all are launched (parts_launched)
+ * it can still be stopped: then what runs of it ends, the rest never runs, its outputs are unspecified.
+ *
+ * Deadlines act before the last part is launched (TIMED_OUT); a job that runs past its own is answered LATE when its
+ * batch ends. They act on every event, before it: at a time at or past a deadline the job is overdue, whether or not
+ * the timer was quick.
  *
  * Codes. SUBMIT: the peer is gone: DISCONNECTED; the event's own code; device lost: DEVICE_LOST; DRAINING; a pin that
- * is leaving: NOT_FOUND; OVERLOADED; a deadline that has passed: TIMED_OUT; the first of these that holds. Before
- * launch: READY_ABORTED, CANCELLED, TIMED_OUT, DISCONNECTED (its peer has gone), DRAINING (the drain's deadline),
- * DEVICE_LOST, or PLANNED's. At the end of a launch: BATCH_DONE's code if not OK, else CANCELLED if cancelled, else
- * LATE, else OK; the flags stay readable beside the code.
+ * is leaving: NOT_FOUND; OVERLOADED; a deadline that has passed: TIMED_OUT; the first of these that holds. Before all
+ * is launched: READY_ABORTED, CANCELLED, TIMED_OUT, DISCONNECTED (its peer has gone), DRAINING (the drain's deadline),
+ * DEVICE_LOST, PLANNED's, or BATCH_DONE's of an earlier part; the first that came. At the end of a launch: BATCH_DONE's
+ * code if not OK, else CANCELLED if cancelled, else LATE, else OK; the flags stay readable beside the code.
  *
- * Batches. Only one batch at a time is staged (formed, not launched): when none is, and a slot is free, the oldest
- * queued job and those behind it with equal compat form one; the first compatible one that does not fit closes it. No
- * job is overtaken by another of its compat, and the oldest of all is always in the next batch. Queue order is the
- * order in which jobs became ready.
+ * Order. Ready jobs wait in flows, one per peer and priority, first in first out. Which flow is next is self-clocked
+ * fair queueing [S. J. Golestani, A Self-Clocked Fair Queueing Scheme for Broadband Applications, INFOCOM 1994]: a
+ * part's finish tag is the tag of its flow's part before it, or, where the flow was empty, that of the part served
+ * last of all, plus load_ns / weight; the smallest tag is next, equal ones in the order of becoming ready. So flows
+ * with work share the device by weight and predicted time, small jobs pass large ones of other clients, and since every
+ * tag is finite and each service adds to its flow's, no job waits for ever. A flow's weight is the peer's, times 4 for
+ * each step of priority.
+ *
+ * Batches. The flow that is next gives the first job and with it what is compatible; then, in the order of flows, each
+ * gives its next job of equal compat, again and again, until a limit is reached. A flow whose next compatible job does
+ * not fit gives no more, others may; so no job is overtaken by another of its flow and compat, and what did not fit is
+ * next soon, at last first, which always fits.
+ *
+ * When. With nothing on the device a batch is formed as soon as a job is ready, or gather_ns later if more may come.
+ * While a launch runs jobs gather until lead_ns before its predicted end; then the next batch is formed and planned,
+ * and launched behind it if max_running allows. Predictions are those of PLANNED and load_ns, times what launches took
+ * of late against theirs. At most one batch is staged (formed, not launched) at a time.
+ *
+ * Admission. Beside max_in_flight, backlog_max_ns bounds the predicted time of all that is accepted and not launched.
+ * Past it a peer is refused when its own part is above an even share among those with a backlog; a peer without any may
+ * always bring one job. So who floods the daemon is refused, others are not, and a job of a peer waits for about
+ * its own share of the backlog and one launch at most.
  */
 #ifndef MLA_DAEMON_SCHED_H
 #define MLA_DAEMON_SCHED_H
@@ -62,11 +86,37 @@ struct sched_object {
     struct sched_object *next_released; /* private */
 };
 
+struct sched_job;
+
+#define SCHED_PRIORITIES 4 /* 0 .. 3; larger ones are more urgent */
+
+/* Ready jobs of one peer and priority. Private. */
+struct sched_flow {
+    struct list queue;      /* sched_job.in_queue, in order of becoming ready; initialised on first use */
+    struct list in_flows;   /* of those with a job: by finish */
+    uint64_t start, finish; /* tags of the first job's next part; start: also while there is none, of the last served */
+    uint64_t scan;          /* the batch that is being formed has looked at jobs before scanned */
+    struct list *scanned;
+};
+
 /* Whoever submits: one per connection. Zeroed is a fresh one. */
 struct sched_peer {
+    uint32_t weight;  /* the caller's; 0 counts as 1 */
     struct list jobs; /* initialised on first use */
     uint32_t in_flight;
     bool gone;
+    uint64_t backlog_ns; /* load of its jobs that is accepted and not launched */
+    struct sched_flow flows[SCHED_PRIORITIES];
+};
+
+#define SCHED_BATCHES 2 /* one runs, one may be staged or run behind it */
+
+/* A job's place in a batch. */
+struct sched_part {
+    struct list in_batch;
+    struct sched_job *job;
+    uint32_t index; /* 0 .. n_parts - 1 */
+    bool in;        /* private: it has a place */
 };
 
 struct sched_batch;
@@ -78,27 +128,38 @@ struct sched_job {
     uint32_t n_pins;
     uint64_t deadline_ns; /* 0: none */
     uint64_t compat;      /* jobs share a batch only when this is equal (heads, dtypes, layout) */
-    uint64_t cost;        /* predicted, any unit; sums to at most batch_cost_max */
+    uint64_t cost;        /* bytes of workspace; sums to at most batch_cost_max */
+    uint64_t load_ns;     /* predicted, of each part: its share of a launch; sums to at most launch_max_ns */
     uint32_t seqs;        /* or tiles, if more; sums to at most batch_seqs_max */
-    uint32_t priority;    /* carried for later policies; FIFO ignores it */
+    uint32_t n_parts;     /* 0 counts as 1 */
+    uint32_t priority;    /* larger ones count as the most urgent */
     bool has_ready;       /* WATCH it first */
 
     /* The scheduler's; readable with REPLY. */
     enum sched_job_state state;
     enum mla_status code;      /* of the REPLY */
-    struct sched_batch *batch; /* with REPLY: what it ran in, or could not be planned in; else NULL */
+    struct sched_batch *batch; /* with REPLY: what it ran in last, or could not be planned in; else NULL */
     bool cancelled, late, peer_gone;
-    uint64_t received_ns, ready_ns, launched_ns, ended_ns; /* 0: never */
-    uint64_t batch_number;                                 /* 0: never launched */
+    uint64_t received_ns, ready_ns, launched_ns, ended_ns; /* 0: never; launched_ns is the first part's */
+    uint64_t batch_number;                                 /* of its last launch; 0: never launched */
     uint32_t batch_jobs;                                   /* jobs of that launch */
-    struct list in_queue;                                  /* of its state: waiting, queued, or its batch */
+    uint32_t parts_launched;
+    uint64_t retry_after_us; /* OVERLOADED: when trying again makes sense */
+
+    /* Private. */
+    struct sched_part parts[SCHED_BATCHES]; /* by slot of the batch */
+    uint32_t parts_taken, parts_running;
+    enum mla_status stopped; /* not OK: no further part is launched, and this is why */
+    bool queued;             /* in its flow: not all parts are taken */
+    struct list in_queue;    /* of its state: waiting, its flow, or answered */
     struct list in_peer;
-    struct sched_deadline { /* node of the heap of deadlines; private, as all below */
+    struct sched_deadline { /* node of the heap of deadlines */
         struct sched_job *child, *next, *prev;
         bool queued;
     } in_deadlines;
-    uint64_t order; /* 1, 2, ... as submitted: breaks ties between equal deadlines */
-    bool watched;   /* WATCH given, neither READY nor UNWATCH since */
+    uint64_t order;       /* 1, 2, ... as submitted: breaks ties between equal deadlines */
+    uint64_t ready_order; /* the same as they became ready, between equal tags */
+    bool watched;         /* WATCH given, neither READY nor UNWATCH since */
 };
 
 /* A launch in the making or under way; a fixed number of them belong to the scheduler. */
@@ -107,21 +168,32 @@ struct sched_batch {
     uint32_t generation; /* of this slot, grows with each STAGE, never reset: what was planned before is void */
     uint32_t n_jobs;
     uint64_t compat;
-    struct list jobs; /* sched_job.in_queue, in order */
+    struct list jobs; /* sched_part.in_batch, in order: sched_part_at() */
     void *user;       /* the caller's plan and records: NULL at first, never touched. A slot is staged anew only after
                          the REPLYs of the batch before, which may read from it through job->batch */
-    int state;        /* the scheduler's */
+    uint64_t predicted_ns; /* PLANNED's */
+    /* Private. */
+    uint64_t started_ns, expected_ns; /* on the device: from, until */
+    int state;
 };
 
-#define SCHED_BATCHES 2 /* one runs, one may be staged behind it */
+static inline struct sched_part *sched_part_at(struct list *in_batch)
+{
+    return list_entry(in_batch, struct sched_part, in_batch);
+}
 
 struct sched_config {
     uint32_t max_in_flight;  /* WAITING..RUNNING over all peers; beyond: OVERLOADED */
     uint32_t max_running;    /* launches on the device at a time, 1..SCHED_BATCHES */
     uint32_t batch_jobs_max; /* this and the next: 0 counts as 1 */
     uint32_t batch_seqs_max;
-    uint64_t batch_cost_max; /* 0: no limit. A single job above a limit runs alone */
-    uint64_t retry_after_us; /* told with OVERLOADED */
+    uint64_t batch_cost_max;  /* 0: no limit. A single job above a limit runs alone; so do the next two */
+    uint64_t launch_max_ns;   /* predicted, of a launch; 0: no limit */
+    uint64_t launch_fixed_ns; /* of every launch, beside its loads */
+    uint64_t gather_ns;       /* an idle device waits so long for more than the first job */
+    uint64_t lead_ns;         /* before the predicted end of a launch the next batch is formed */
+    uint64_t backlog_max_ns;  /* predicted time of what is accepted and not launched; 0: no limit */
+    uint64_t retry_after_us;  /* the least that is told with OVERLOADED */
 };
 
 enum sched_event_kind {
@@ -133,7 +205,7 @@ enum sched_event_kind {
     SCHED_SUBMITTED, /* batch: the backend has it */
     SCHED_BATCH_DONE, /* batch: ended, code OK or an error that all its jobs get */
     SCHED_PLANNED,    /* batch: STAGE carried out; code OK, or why this batch cannot be planned (all its jobs get it).
-                         generation must be that of the STAGE; a stale one is ignored */
+                         generation must be that of the STAGE; a stale one is ignored. predicted_ns: of the plan */
     SCHED_FATAL,      /* the device is lost */
     SCHED_PEER_GONE,  /* peer; its record may be freed when in_flight is 0 (see REPLY) */
     SCHED_UNREGISTER, /* object */
@@ -152,20 +224,21 @@ struct sched_event {
     uint32_t generation;
     bool aborted;
     uint64_t deadline_ns;
+    uint64_t predicted_ns;
 };
 
 enum sched_action_kind {
     SCHED_WATCH = 1, /* job: watch its ready word */
     SCHED_UNWATCH, /* job: stop that; its REPLY follows. Not given when the READY has come. A READY that was already on
                        its way must not be given once the record is reused */
-    SCHED_STAGE,   /* batch: plan its jobs; answer with PLANNED (at once or later). Voids what was staged in this slot
-                       before, also when that was given up without a word: all its jobs were answered */
+    SCHED_STAGE,   /* batch: plan its jobs' parts; answer with PLANNED (at once or later). Voids what was staged in this
+                      slot   before, also when that was given up without a word: all its jobs were answered */
     SCHED_LAUNCH,  /* batch: hand it to the backend; SUBMITTED and BATCH_DONE follow, or FATAL */
     SCHED_REPLY,   /* job: answer it with job->code; then the record is the caller's. job->peer_gone: nobody listens.
                       peer->in_flight is already less by this one: with gone and 0 it may be freed as well */
     SCHED_RELEASE, /* object: no job uses it and it was to go */
-    SCHED_SET_TIMER, /* at_ns: give TIMER then or soon after; replaces the one before; 0 disarms. Given only when the
-                         next deadline is earlier than what is armed, or after a TIMER */
+    SCHED_SET_TIMER, /* at_ns: give TIMER then or soon after (microseconds count); replaces the one before. Given only
+                         when what comes next is earlier than what is armed, or after a TIMER */
     SCHED_EXIT       /* code OK: drained; DEVICE_LOST: fatal; TIMED_OUT: the drain deadline passed; what
                          still runs stays unanswered: end the connections (clients see EOF) and the backend, and leave
                          with an exit status of its own. The last action */
@@ -179,7 +252,7 @@ struct sched_action {
     uint32_t generation;
     uint64_t at_ns;
     enum mla_status code;
-    uint64_t retry_after_us; /* REPLY with OVERLOADED: that of the configuration; else 0 */
+    uint64_t retry_after_us; /* REPLY with OVERLOADED: the job's; else 0 */
 };
 
 /* Gauges and counts for metrics. */
@@ -187,6 +260,8 @@ struct sched_counts {
     uint32_t waiting, queued, staged, running;
     uint64_t batches;
     uint64_t answered;
+    uint64_t backlog_ns;                /* accepted and not launched, as it is predicted to take */
+    uint64_t predicted_ns, measured_ns; /* of all launches that ended well: as planned, as they took */
 };
 
 struct sched; /* sched_state.h, for whoever embeds it */
@@ -211,5 +286,8 @@ void sched_pin(struct sched_object *object);
 void sched_unpin(struct sched *s, struct sched_object *object);
 
 void sched_counts(const struct sched *s, struct sched_counts *out);
+
+/* When a peer that has been refused for what it has in flight may find room, a microsecond or more. */
+uint64_t sched_retry_after_us(const struct sched *s, const struct sched_peer *peer);
 
 #endif

@@ -19,11 +19,11 @@ enum sched_slot {
 struct sched {
     struct sched_config config;
     uint64_t now_ns;
-    uint64_t n_submitted;
+    uint64_t n_submitted, n_ready;
 
     struct list to_watch; /* jobs in WAITING, WATCH not given yet */
     struct list waiting;  /* jobs in WAITING, WATCH given */
-    struct list queue;    /* jobs in QUEUED, in the order in which they became ready */
+    struct list flows;    /* of jobs that have a part to give, smallest finish tag first */
     struct list answered; /* jobs in ANSWERED, REPLY not given yet */
 
     struct sched_job *deadlines; /* root of the heap, the earliest */
@@ -33,6 +33,15 @@ struct sched {
     struct sched_batch batches[SCHED_BATCHES];
     struct sched_batch *staged; /* the one batch in FORMED, PLANNING or PLANNED; NULL: none */
     uint32_t n_running;         /* launches on the device */
+
+    uint64_t virtual_ns;   /* the largest tag that was served */
+    uint64_t n_formed;     /* batches; sched_flow.scan */
+    uint64_t gather_since; /* when jobs began to wait for the next batch */
+    uint32_t n_parts;      /* that the flows have to give; jobs count once */
+    uint64_t ratio_q16;    /* what launches took of late / what was predicted, times 2^16 */
+
+    uint64_t backlog_ns;   /* sum over the peers */
+    uint32_t n_backlogged; /* peers that have some */
 
     struct sched_counts counts;
     uint64_t armed_ns; /* time of the last SET_TIMER, 0 once a TIMER came */

@@ -39,38 +39,68 @@ static uint32_t in_flight(const struct model *m)
     return (uint32_t)m->n_jobs - model_count(m, M_DUE);
 }
 
-static void leave_batch(struct model *m, struct model_job *j)
+uint32_t model_parts(const struct model_job *j)
 {
-    for (int b = 0; b < SCHED_BATCHES; b++) {
-        struct model_batch *batch = &m->batches[b];
-        for (uint32_t i = 0; i < batch->n; i++) {
-            if (batch->jobs[i] != j)
-                continue;
-            batch->n--;
-            memmove(&batch->jobs[i], &batch->jobs[i + 1], (batch->n - i) * sizeof(batch->jobs[0]));
-            batch->state = batch->n ? M_FORMED : M_FREE;
-            m->stats->given_up += batch->n == 0;
+    return j->job.n_parts > 1 ? j->job.n_parts : 1;
+}
+
+bool model_queued(const struct model_job *j)
+{
+    return (j->state == M_QUEUED || j->state == M_STAGED || j->state == M_RUNNING) && j->stopped == MLA_OK &&
+           j->taken < model_parts(j);
+}
+
+/* The scheduler's own account of how launches go: the stories look at that. */
+uint64_t model_scaled(const struct model *m, uint64_t ns)
+{
+    return m->sched.ratio_q16 ? ns * m->sched.ratio_q16 >> 16 : ns;
+}
+
+static void leave_batch(struct model *m, struct model_batch *batch, const struct model_job *j)
+{
+    for (uint32_t i = 0; i < batch->n; i++) {
+        if (batch->jobs[i] != j)
+            continue;
+        batch->n--;
+        memmove(&batch->jobs[i], &batch->jobs[i + 1], (batch->n - i) * sizeof(batch->jobs[0]));
+        memmove(&batch->index[i], &batch->index[i + 1], (batch->n - i) * sizeof(batch->index[0]));
+        if (batch->state == M_LAUNCHED)
             return;
-        }
+        batch->state = batch->n ? M_FORMED : M_FREE;
+        m->stats->given_up += batch->n == 0;
+        return;
     }
-    MUST(m, false, "a staged job of no batch");
 }
 
 void model_due(struct model *m, struct model_job *j, enum mla_status code)
 {
-    if (j->state == M_STAGED)
-        leave_batch(m, j);
+    for (int b = 0; b < SCHED_BATCHES; b++)
+        leave_batch(m, &m->batches[b], j);
     j->state = M_DUE;
     j->code = code;
+    m->stats->cut_short += j->launched > 0 && j->launched < model_parts(j);
     for (uint32_t i = 0; i < j->job.n_pins; i++)
         ((struct model_thing *)(void *)j->pins[i])->pins--;
 }
 
-static void due_before_launch(struct model *m, enum mla_status code)
+void model_stop(struct model *m, struct model_job *j, enum mla_status code)
+{
+    if (j->stopped != MLA_OK || j->state == M_DUE || j->launched == model_parts(j))
+        return;
+    if (j->running == 0) {
+        model_due(m, j, code);
+        return;
+    }
+    j->stopped = code;
+    for (int b = 0; b < SCHED_BATCHES; b++)
+        if (m->batches[b].state != M_LAUNCHED)
+            leave_batch(m, &m->batches[b], j);
+}
+
+static void stop_all(struct model *m, enum mla_status code)
 {
     for (size_t i = 0; i < m->n_jobs; i++)
-        if (m->jobs[i]->state < M_RUNNING)
-            model_due(m, m->jobs[i], code);
+        model_stop(m, m->jobs[i], code);
 }
 
 static void expire(struct model *m)
@@ -79,14 +109,12 @@ static void expire(struct model *m)
         struct model_job *j = m->jobs[i];
         if (j->job.deadline_ns == 0 || j->job.deadline_ns > m->now)
             continue;
-        if (j->state < M_RUNNING)
-            model_due(m, j, MLA_TIMED_OUT);
-        else if (j->state == M_RUNNING)
-            j->late = true;
+        j->late |= j->launched == model_parts(j) && j->stopped == MLA_OK;
+        model_stop(m, j, MLA_TIMED_OUT);
     }
     if (m->draining && m->drain_deadline && m->drain_deadline <= m->now && in_flight(m) > 0) {
         m->drain_expired = true;
-        due_before_launch(m, MLA_DRAINING);
+        stop_all(m, MLA_DRAINING);
     }
 }
 
@@ -106,6 +134,11 @@ static void pick_limits(struct model *m)
         .batch_jobs_max = 1 + model_below(m, 10),
         .batch_seqs_max = 1 + model_below(m, 30),
         .batch_cost_max = model_below(m, 2) ? 1 + model_below(m, 100) : 0,
+        .launch_max_ns = model_below(m, 2) ? 1 + model_below(m, 200) : 0,
+        .launch_fixed_ns = model_below(m, 20),
+        .gather_ns = model_below(m, 4) ? 0 : model_below(m, 20),
+        .lead_ns = model_below(m, 40),
+        .backlog_max_ns = model_below(m, 2) ? 1 + model_below(m, 2000) : 0,
         .retry_after_us = 1 + model_below(m, 9),
     };
 }
@@ -126,6 +159,39 @@ static struct model_job *any_job(struct model *m)
     return m->n_jobs ? m->jobs[model_below(m, (uint32_t)m->n_jobs)] : NULL;
 }
 
+static uint64_t backlog_of(const struct model *m, const struct model_peer *p)
+{
+    uint64_t ns = 0;
+    for (size_t i = 0; i < m->n_jobs; i++)
+        if (m->jobs[i]->peer == p && m->jobs[i]->state != M_DUE)
+            ns += m->jobs[i]->job.load_ns * (model_parts(m->jobs[i]) - m->jobs[i]->launched);
+    return ns;
+}
+
+static bool backlog_is_full(const struct model *m, const struct model_job *j)
+{
+    uint64_t load = j->job.load_ns * model_parts(j), own = backlog_of(m, j->peer), all = 0, n = 0;
+    for (int i = 0; i < MODEL_PEERS; i++) {
+        uint64_t ns = m->peers[i] ? backlog_of(m, m->peers[i]) : 0;
+        all += ns;
+        n += ns > 0;
+    }
+    return m->config.backlog_max_ns != 0 && own > 0 && model_scaled(m, all + load) > m->config.backlog_max_ns &&
+           model_scaled(m, own + load) > m->config.backlog_max_ns / n;
+}
+
+static void enqueue(struct model *m, struct model_job *j)
+{
+    uint64_t *start = &j->peer->start[j->job.priority];
+    bool idle = true;
+    for (size_t i = 0; i < m->n_jobs; i++)
+        idle &= m->jobs[i]->peer != j->peer || m->jobs[i]->job.priority != j->job.priority || !model_queued(m->jobs[i]);
+    if (idle && *start < m->virtual_ns)
+        *start = m->virtual_ns;
+    j->state = M_QUEUED;
+    j->queue_order = ++m->queue_order;
+}
+
 static enum mla_status admission(struct model *m, const struct model_job *j, enum mla_status refused)
 {
     if (j->peer->gone)
@@ -137,7 +203,7 @@ static enum mla_status admission(struct model *m, const struct model_job *j, enu
     for (uint32_t i = 0; i < j->job.n_pins; i++)
         if (((struct model_thing *)(void *)j->pins[i])->leaving)
             return MLA_NOT_FOUND;
-    if (in_flight(m) >= m->config.max_in_flight)
+    if (in_flight(m) >= m->config.max_in_flight || backlog_is_full(m, j))
         return MLA_OVERLOADED;
     return j->job.deadline_ns && j->job.deadline_ns <= m->now ? MLA_TIMED_OUT : MLA_OK;
 }
@@ -145,8 +211,10 @@ static enum mla_status admission(struct model *m, const struct model_job *j, enu
 static struct model_peer *any_peer(struct model *m)
 {
     struct model_peer **p = &m->peers[model_below(m, MODEL_PEERS)];
-    if (!*p)
+    if (!*p) {
         *p = fresh(sizeof(**p));
+        (*p)->peer.weight = model_below(m, 4);
+    }
     return *p;
 }
 
@@ -177,6 +245,9 @@ static void give_submit(struct model *m)
     j->job.compat = model_below(m, 3);
     j->job.cost = model_below(m, 40);
     j->job.seqs = model_below(m, 12);
+    j->job.load_ns = model_below(m, 3) ? model_below(m, 60) : 0;
+    j->job.n_parts = model_below(m, 4) ? 0 : model_below(m, 5);
+    j->job.priority = model_below(m, 3) ? 0 : model_below(m, SCHED_PRIORITIES);
     j->job.has_ready = model_below(m, 4) == 0;
     enum mla_status refused = model_below(m, 30) == 0 ? MLA_OUT_OF_BOUNDS : MLA_OK;
 
@@ -184,9 +255,9 @@ static void give_submit(struct model *m)
     j->peer->in_flight++;
     j->gone = j->peer->gone;
     j->code = code;
-    j->state = code ? M_DUE : j->job.has_ready ? M_WAITING : M_QUEUED;
-    if (j->state == M_QUEUED)
-        j->queue_order = ++m->queue_order;
+    j->state = code ? M_DUE : M_WAITING;
+    if (code == MLA_OK && !j->job.has_ready)
+        enqueue(m, j);
     if (code == MLA_OK)
         for (uint32_t i = 0; i < j->job.n_pins; i++)
             ((struct model_thing *)(void *)j->pins[i])->pins++;
@@ -203,18 +274,15 @@ static void give_ready(struct model *m, struct model_job *j)
     if (j->state == M_WAITING && aborted) {
         model_due(m, j, MLA_READY_ABORTED);
     } else if (j->state == M_WAITING) {
-        j->state = M_QUEUED;
-        j->queue_order = ++m->queue_order;
+        enqueue(m, j);
     }
     model_give(m, (struct sched_event){.kind = SCHED_READY, .job = &j->job, .aborted = aborted});
 }
 
 static void give_cancel(struct model *m, struct model_job *j)
 {
-    if (j->state < M_RUNNING)
-        model_due(m, j, MLA_CANCELLED);
-    else if (j->state == M_RUNNING)
-        j->cancelled = true;
+    j->cancelled = true;
+    model_stop(m, j, MLA_CANCELLED);
     model_give(m, (struct sched_event){.kind = SCHED_CANCEL, .job = &j->job});
 }
 
@@ -231,8 +299,7 @@ static void give_peer_gone(struct model *m)
             continue;
         j->gone = true;
         m->stats->gone_while_running += j->state == M_RUNNING;
-        if (j->state < M_RUNNING)
-            model_due(m, j, MLA_DISCONNECTED);
+        model_stop(m, j, MLA_DISCONNECTED);
     }
     model_give(m, (struct sched_event){.kind = SCHED_PEER_GONE, .peer = &p->peer});
     MUST(m, p->peer.in_flight == p->in_flight, "in_flight of a peer that has gone");
@@ -273,25 +340,35 @@ void model_plan_answer(struct model *m, int slot, uint32_t generation, enum mla_
     if (b->state == M_PLANNING && b->generation == generation) {
         if (code == MLA_OK)
             b->state = M_PLANNED;
-        while (code != MLA_OK && b->n)
-            model_due(m, b->jobs[0], code);
+        while (code != MLA_OK && b->n) /* stopping takes it out */
+            model_stop(m, b->jobs[0], code);
     } else {
         m->stats->stale_plans++;
     }
-    model_give(m, (struct sched_event){
-                      .kind = SCHED_PLANNED, .batch = &m->sched.batches[slot], .generation = generation, .code = code});
+    model_give(m, (struct sched_event){.kind = SCHED_PLANNED,
+                                       .batch = &m->sched.batches[slot],
+                                       .generation = generation,
+                                       .code = code,
+                                       .predicted_ns = model_below(m, 3) ? model_below(m, 100) : 0});
 }
 
 void model_batch_done(struct model *m, int slot, enum mla_status code)
 {
     struct model_batch *b = &m->batches[slot];
     if (b->state == M_LAUNCHED) {
-        for (uint32_t i = 0; i < b->n; i++) {
-            struct model_job *j = b->jobs[i];
-            model_due(m, j, code ? code : j->cancelled ? MLA_CANCELLED : j->late ? MLA_LATE : MLA_OK);
+        while (b->n) {
+            struct model_job *j = b->jobs[0];
+            leave_batch(m, b, j);
+            j->running--;
+            if (code && j->stopped == MLA_OK)
+                j->stopped = code;
+            for (int i = 0; code && i < SCHED_BATCHES; i++)
+                if (m->batches[i].state != M_LAUNCHED)
+                    leave_batch(m, &m->batches[i], j);
+            if (j->running == 0 && (j->stopped || j->launched == model_parts(j)))
+                model_due(m, j, j->stopped ? j->stopped : j->cancelled ? MLA_CANCELLED : j->late ? MLA_LATE : MLA_OK);
         }
         b->state = M_FREE;
-        b->n = 0;
     }
     model_give(m, (struct sched_event){.kind = SCHED_BATCH_DONE, .batch = &m->sched.batches[slot], .code = code});
 }
@@ -376,9 +453,8 @@ static void wind_down(struct model *m)
 {
     m->quiet = true;
     for (size_t i = 0; i < m->n_jobs; i++)
-        if (m->jobs[i]->state < M_RUNNING)
-            model_due(m, m->jobs[i], MLA_CANCELLED),
-                model_give(m, (struct sched_event){.kind = SCHED_CANCEL, .job = &m->jobs[i]->job});
+        if (m->jobs[i]->state != M_DUE)
+            give_cancel(m, m->jobs[i]);
     model_carry_out(m);
     for (int b = 0; b < SCHED_BATCHES && !m->exited; b++) {
         model_batch_done(m, b, MLA_OK);

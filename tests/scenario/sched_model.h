@@ -4,9 +4,9 @@
  *
  * Checked: each job answered exactly once and with the expected code; pins dropped; RELEASE exactly once and only at 0
  * pins; WATCH undone by READY or UNWATCH, exactly once; LAUNCH only of the planned, current generation and of at most
- * max_running; batches hold what the policy says, in order, of one compat and within limits; nothing idles that could
- * go on; the timer is never late; gauges; in_flight per peer; nothing after EXIT. Records are freed as soon as they are
- * the caller's, so AddressSanitizer sees any later use. */
+ * max_running; batches hold what the policy says, in order, of one compat and within limits; each part of a job once
+ * and in order; nothing idles that could go on; the timer is never late; gauges; in_flight per peer; nothing after
+ * EXIT. Records are freed as soon as they are the caller's, so AddressSanitizer sees any later use. */
 #ifndef MLA_TESTS_SCHED_MODEL_H
 #define MLA_TESTS_SCHED_MODEL_H
 
@@ -28,7 +28,7 @@ struct model_stats {
     uint64_t actions[16];        /* by kind */
     uint64_t codes[MODEL_CODES]; /* of replies */
     uint64_t exits[MODEL_CODES]; /* of EXIT */
-    uint64_t stale_plans, restaged, given_up, shared, gone_while_running, mid_action;
+    uint64_t stale_plans, restaged, given_up, shared, gone_while_running, mid_action, cut_short, in_parts, urgent_first;
 };
 
 struct model;

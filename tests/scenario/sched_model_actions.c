@@ -21,44 +21,108 @@ static void must_hold(struct model *m, const struct sched_batch *batch, const st
 {
     uint32_t n = 0;
     list_for_each (node, &batch->jobs) {
-        struct sched_job *job = list_entry(node, struct sched_job, in_queue);
-        MUST(m, n < b->n && &b->jobs[n]->job == job, "a batch holds other jobs, or in another order");
-        MUST(m, job->batch == batch && job->compat == batch->compat, "a job of another batch or compat");
+        const struct sched_part *part = sched_part_at(node);
+        MUST(m, n < b->n && &b->jobs[n]->job == part->job, "a batch holds other jobs, or in another order");
+        MUST(m, part->index == b->index[n], "another part of the job");
+        MUST(m, part->job->batch == batch || b->jobs[n]->launched > 0, "a job of another batch");
+        MUST(m, part->job->compat == batch->compat, "a job of another compat");
         n++;
     }
     MUST(m, n == b->n && batch->n_jobs == n, "the number of jobs of a batch");
 }
 
-static struct model_job *oldest_queued(struct model *m, bool of_compat, uint64_t compat)
+static bool of_flow(const struct model_job *j, const struct model_job *of)
 {
-    struct model_job *oldest = NULL;
-    for (size_t i = 0; i < m->n_jobs; i++) {
-        struct model_job *j = m->jobs[i];
-        if (j->state == M_QUEUED && (!of_compat || j->job.compat == compat) &&
-            (!oldest || j->queue_order < oldest->queue_order))
-            oldest = j;
-    }
-    return oldest;
+    return j->peer == of->peer && j->job.priority == of->job.priority;
 }
 
-/* What the policy must have chosen. */
+/* The flow's first job that has a part to give; fresh: of this compat and not looked at for this batch. */
+static struct model_job *first_of_flow(const struct model *m, const struct model_job *of, bool fresh, uint64_t compat)
+{
+    struct model_job *first = NULL;
+    for (size_t i = 0; i < m->n_jobs; i++) {
+        struct model_job *j = m->jobs[i];
+        if (of_flow(j, of) && model_queued(j) && (!fresh || (j->job.compat == compat && !j->looked)) &&
+            (!first || j->queue_order < first->queue_order))
+            first = j;
+    }
+    return first;
+}
+
+static uint64_t charge(const struct model_job *j)
+{
+    static const uint64_t of_priority[SCHED_PRIORITIES] = {1, 4, 16, 64};
+    uint64_t weight = (j->job.peer->weight ? j->job.peer->weight : 1) * of_priority[j->job.priority];
+    uint64_t ns = j->job.load_ns * 64 / weight;
+    return ns ? ns : 1;
+}
+
+/* The job that is next of all that may still come into this batch: that of the flow with the smallest tag. */
+static struct model_job *next_job(const struct model *m, bool any, uint64_t compat)
+{
+    struct model_job *best = NULL;
+    uint64_t best_tag = 0, best_order = 0;
+    for (size_t i = 0; i < m->n_jobs; i++) {
+        struct model_job *j = m->jobs[i], *head = first_of_flow(m, j, false, 0);
+        struct model_job *candidate = any ? head : first_of_flow(m, j, true, compat);
+        if (!candidate)
+            continue;
+        uint64_t tag = j->peer->start[j->job.priority] + charge(head);
+        if (!best || tag < best_tag || (tag == best_tag && head->queue_order < best_order)) {
+            best = candidate;
+            best_tag = tag;
+            best_order = head->queue_order;
+        }
+    }
+    return best;
+}
+
+static bool over(const struct model *m, const struct model_job *j, uint32_t n, uint64_t seqs, uint64_t cost,
+                 uint64_t ns)
+{
+    const struct sched_config *c = &m->config;
+    if (n == 0)
+        return false;
+    return n >= c->batch_jobs_max || seqs >= c->batch_seqs_max || seqs + j->job.seqs > c->batch_seqs_max ||
+           (c->batch_cost_max && (cost >= c->batch_cost_max || cost + j->job.cost > c->batch_cost_max)) ||
+           (c->launch_max_ns && model_scaled(m, ns + j->job.load_ns) > c->launch_max_ns);
+}
+
+static void take(struct model *m, struct model_batch *b, struct model_job *j)
+{
+    uint64_t *start = &j->peer->start[j->job.priority];
+    *start += charge(j);
+    m->virtual_ns = m->virtual_ns > *start ? m->virtual_ns : *start;
+    b->jobs[b->n] = j;
+    b->index[b->n++] = j->taken++;
+    j->looked = true;
+    if (j->state == M_QUEUED)
+        j->state = M_STAGED;
+}
+
+/* What the policy must have chosen. A flow whose next job does not fit is set aside: all its jobs count as looked at.
+ */
 static void choose(struct model *m, struct model_batch *b)
 {
-    uint64_t seqs = 0, cost = 0;
-    struct model_job *j = oldest_queued(m, false, 0);
+    uint64_t seqs = 0, cost = 0, ns = m->config.launch_fixed_ns;
+    struct model_job *j = next_job(m, true, 0);
     MUST(m, j, "STAGE without a queued job");
     uint64_t compat = j->job.compat;
-    for (; j; j = oldest_queued(m, true, compat)) {
+    for (size_t i = 0; i < m->n_jobs; i++)
+        m->jobs[i]->looked = false;
+    for (; j; j = next_job(m, false, compat)) {
+        if (over(m, j, b->n, seqs, cost, ns)) {
+            for (size_t i = 0; i < m->n_jobs; i++)
+                m->jobs[i]->looked |= of_flow(m->jobs[i], j);
+            continue;
+        }
+        for (size_t i = 0; i < m->n_jobs; i++)
+            m->stats->urgent_first += model_queued(m->jobs[i]) && m->jobs[i]->queue_order < j->queue_order &&
+                                      m->jobs[i]->job.priority < j->job.priority;
         seqs += j->job.seqs;
         cost += j->job.cost;
-        bool over = b->n >= m->config.batch_jobs_max || seqs > m->config.batch_seqs_max ||
-                    (m->config.batch_cost_max && cost > m->config.batch_cost_max) ||
-                    (b->n && seqs - j->job.seqs >= m->config.batch_seqs_max) ||
-                    (b->n && m->config.batch_cost_max && cost - j->job.cost >= m->config.batch_cost_max);
-        if (b->n && over)
-            break;
-        j->state = M_STAGED;
-        b->jobs[b->n++] = j;
+        ns += j->job.load_ns;
+        take(m, b, j);
     }
     m->stats->shared += b->n > 1;
 }
@@ -101,8 +165,12 @@ static void on_launch(struct model *m, const struct sched_action *a)
         struct model_job *j = b->jobs[i];
         MUST(m, j->job.state == SCHED_RUNNING && j->job.batch_jobs == b->n, "a launched job's record");
         MUST(m, !j->job.deadline_ns || j->job.deadline_ns > m->now, "a launch past a deadline");
+        MUST(m, b->index[i] == j->launched && j->stopped == MLA_OK, "a part out of order, or of a stopped job");
+        m->stats->in_parts += j->launched > 0;
         j->state = M_RUNNING;
-        j->launched = true;
+        j->launched++;
+        j->running++;
+        MUST(m, j->job.parts_launched == j->launched, "parts_launched");
     }
     if (model_below(m, 8) == 0)
         model_batch_done(m, slot, MLA_OK);
@@ -124,7 +192,9 @@ static void on_reply(struct model *m, const struct sched_action *a)
     MUST(m, j->job.state == SCHED_ANSWERED && j->job.ended_ns && j->job.received_ns, "a replied job's record");
     MUST(m, j->job.peer_gone == j->gone, "peer_gone");
     MUST(m, !j->watched, "REPLY before UNWATCH");
-    MUST(m, (j->job.batch_number != 0) == j->launched && (j->job.launched_ns != 0) == j->launched, "launched or not");
+    MUST(m, (j->job.batch_number != 0) == (j->launched > 0), "launched or not");
+    MUST(m, (j->job.launched_ns != 0) == (j->launched > 0), "launched or not");
+    MUST(m, j->code != MLA_OK || j->launched == model_parts(j), "OK, but not all parts have run");
     MUST(m, !j->launched || j->job.batch, "a launched job without its batch");
     MUST(m, (a->retry_after_us != 0) == (j->code == MLA_OVERLOADED), "retry_after_us");
     m->stats->codes[j->code]++;
@@ -208,7 +278,7 @@ static void must_be_timely(struct model *m)
     uint64_t next = m->draining ? m->drain_deadline : 0;
     for (size_t i = 0; i < m->n_jobs; i++) {
         const struct model_job *j = m->jobs[i];
-        if (!j->late && j->job.deadline_ns && (!next || j->job.deadline_ns < next))
+        if (!j->late && !j->stopped && j->job.deadline_ns && (!next || j->job.deadline_ns < next))
             next = j->job.deadline_ns;
     }
     MUST(m, !next || (m->armed && m->armed <= next), "the timer is late");
@@ -225,7 +295,9 @@ static void must_be_settled(struct model *m)
     for (int i = 0; i < SCHED_BATCHES; i++)
         MUST(m, m->batches[i].state != M_PLANNED || running >= m->config.max_running, "a planned batch idles");
     MUST(m, formed == 0, "a changed batch is not staged again");
-    MUST(m, staged || running == SCHED_BATCHES || !oldest_queued(m, false, 0), "queued jobs are not staged");
+    bool more = !staged && running < SCHED_BATCHES && next_job(m, true, 0);
+    MUST(m, !more || running > 0 || m->config.gather_ns > 0, "queued jobs are not staged");
+    MUST(m, !more || m->armed, "nothing will stage queued jobs");
     for (size_t i = 0; i < m->n_jobs; i++)
         MUST(m, m->jobs[i]->state != M_WAITING || m->jobs[i]->watched, "a waiting job is not watched");
     MUST(m, !m->fatal && !m->drain_expired && !(m->draining && m->n_jobs == 0), "no EXIT");

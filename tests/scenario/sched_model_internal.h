@@ -23,6 +23,7 @@ struct model_peer {
     struct sched_peer peer; /* first */
     uint32_t in_flight;
     bool gone;
+    uint64_t start[SCHED_PRIORITIES]; /* tag of the flow's next part */
 };
 
 struct model_job {
@@ -30,14 +31,17 @@ struct model_job {
     struct sched_object *pins[MODEL_PINS];
     struct model_peer *peer;
     enum model_state state;
-    enum mla_status code; /* once DUE */
-    bool watched, cancelled, late, gone, launched;
+    enum mla_status code;    /* once DUE */
+    enum mla_status stopped; /* why no further part may run */
+    bool watched, cancelled, late, gone, looked;
+    uint32_t taken, launched, running; /* parts */
     uint64_t queue_order;
 };
 
 struct model_batch {
     enum { M_FREE, M_FORMED, M_PLANNING, M_PLANNED, M_LAUNCHED } state;
     struct model_job *jobs[MODEL_JOBS];
+    uint32_t index[MODEL_JOBS]; /* which part of it */
     uint32_t n;
     uint32_t generation;
 };
@@ -53,7 +57,7 @@ struct model {
     struct model_peer *peers[MODEL_PEERS];
     struct model_thing *objects[MODEL_OBJECTS];
     struct model_batch batches[SCHED_BATCHES];
-    uint64_t queue_order;
+    uint64_t queue_order, virtual_ns;
     bool draining, drain_expired, fatal, exited;
     bool quiet; /* no further events of their own accord */
 };
@@ -67,7 +71,13 @@ struct model {
 _Noreturn void model_fail(const struct model *m, const char *what, const char *file, int line);
 uint32_t model_below(struct model *m, uint32_t n);
 uint32_t model_count(const struct model *m, enum model_state state);
+uint32_t model_parts(const struct model_job *j);
+bool model_queued(const struct model_job *j); /* it has a part to give */
+uint64_t model_scaled(const struct model *m, uint64_t ns);
+/* Out of all batches and into DUE. */
 void model_due(struct model *m, struct model_job *j, enum mla_status code);
+/* No further part; DUE when none runs. */
+void model_stop(struct model *m, struct model_job *j, enum mla_status code);
 void model_give(struct model *m, struct sched_event event);
 void model_random_event(struct model *m);
 void model_plan_answer(struct model *m, int slot, uint32_t generation, enum mla_status code);

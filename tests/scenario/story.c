@@ -97,7 +97,7 @@ static void say_batch(const struct sched_batch *batch, uint32_t generation)
     say("%c.%u{", (char)('A' + (batch - st.sched.batches)), generation);
     uint32_t n = 0;
     list_for_each (node, &batch->jobs) {
-        const struct actor *a = (const struct actor *)(const void *)list_entry(node, struct sched_job, in_queue);
+        const struct actor *a = (const struct actor *)(const void *)sched_part_at(node)->job;
         say("%s%s", n++ ? " " : "", a->name);
     }
     say("}");

@@ -58,6 +58,9 @@ START_TEST(any_events_in_any_order)
     ck_assert_uint_gt(stats.shared, 0);
     ck_assert_uint_gt(stats.gone_while_running, 0);
     ck_assert_uint_gt(stats.mid_action, 0);
+    ck_assert_uint_gt(stats.cut_short, 0);
+    ck_assert_uint_gt(stats.in_parts, 0);
+    ck_assert_uint_gt(stats.urgent_first, 0);
 }
 END_TEST
 

@@ -1,0 +1,80 @@
+/* How much may wait (sched.h, "Admission"). Loads are kept as they were predicted; compared with limits they are scaled
+ * to what launches take. */
+#include "daemon/sched/internal.h"
+
+#define RETRY_MAX_US UINT64_C(60000000)
+#define LOAD_LIMIT   (UINT64_C(1) << 48) /* of a job, 78 hours: sums over all jobs stay below 2^64 */
+
+static uint64_t times(uint64_t a, uint64_t n)
+{
+    return n != 0 && a > UINT64_MAX / n ? UINT64_MAX : a * n;
+}
+
+static uint64_t plus(uint64_t a, uint64_t b)
+{
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+static uint64_t load_of(const struct sched_job *job, uint32_t parts)
+{
+    uint64_t most = LOAD_LIMIT / sched_job_parts(job);
+    return (job->load_ns < most ? job->load_ns : most) * parts;
+}
+
+static uint64_t retry_us(const struct sched *s, uint64_t ns)
+{
+    uint64_t us = ns / 1000;
+    us = us > s->config.retry_after_us ? us : s->config.retry_after_us;
+    return us > RETRY_MAX_US ? RETRY_MAX_US : us;
+}
+
+/* What a peer must get rid of first goes by its share of the device. */
+uint64_t sched_retry_after_us(const struct sched *s, const struct sched_peer *peer)
+{
+    uint32_t jobs = peer->in_flight > 0 ? peer->in_flight : 1;
+    uint64_t us = retry_us(s, times(sched_pace_scaled(s, peer->backlog_ns) / jobs, s->n_backlogged));
+    return us > 0 ? us : 1;
+}
+
+enum mla_status sched_admit(const struct sched *s, struct sched_job *job)
+{
+    const struct sched_counts *c = &s->counts;
+    const struct sched_peer *peer = job->peer;
+    uint32_t in_flight = c->waiting + c->queued + c->staged + c->running;
+    if (in_flight >= s->config.max_in_flight) {
+        job->retry_after_us = retry_us(s, sched_pace_scaled(s, s->backlog_ns) / (in_flight > 0 ? in_flight : 1));
+        return MLA_OVERLOADED;
+    }
+    if (s->config.backlog_max_ns == 0 || peer->backlog_ns == 0)
+        return MLA_OK;
+    uint64_t load_ns = load_of(job, sched_job_parts(job));
+    uint64_t all_ns = sched_pace_scaled(s, plus(s->backlog_ns, load_ns));
+    uint64_t own_ns = sched_pace_scaled(s, plus(peer->backlog_ns, load_ns));
+    uint64_t share_ns = s->config.backlog_max_ns / s->n_backlogged;
+    if (all_ns <= s->config.backlog_max_ns || own_ns <= share_ns)
+        return MLA_OK;
+    /* Whichever of the two is met first. */
+    uint64_t own_wait_ns = times(own_ns - share_ns, s->n_backlogged), all_wait_ns = all_ns - s->config.backlog_max_ns;
+    job->retry_after_us = retry_us(s, own_wait_ns < all_wait_ns ? own_wait_ns : all_wait_ns);
+    return MLA_OVERLOADED;
+}
+
+void sched_backlog_add(struct sched *s, struct sched_job *job)
+{
+    uint64_t ns = load_of(job, sched_job_parts(job));
+    if (ns == 0)
+        return;
+    s->n_backlogged += job->peer->backlog_ns == 0;
+    job->peer->backlog_ns += ns;
+    s->backlog_ns += ns;
+}
+
+void sched_backlog_less(struct sched *s, struct sched_job *job, uint32_t parts)
+{
+    uint64_t ns = load_of(job, parts);
+    if (ns == 0)
+        return;
+    job->peer->backlog_ns -= ns;
+    s->backlog_ns -= ns;
+    s->n_backlogged -= job->peer->backlog_ns == 0;
+}

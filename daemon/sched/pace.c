@@ -1,0 +1,92 @@
+/* When the next batch is formed: early enough to be on the device before the launch that runs has ended, late enough to
+ * take along what comes meanwhile. */
+#include "daemon/sched/internal.h"
+
+#define RATIO_ONE  (UINT64_C(1) << 16)
+#define RATIO_MIN  (RATIO_ONE >> 6)
+#define RATIO_MAX  (RATIO_ONE << 8)
+#define NS_LIMIT   (UINT64_C(1) << 38) /* of a prediction, 4 minutes: products stay below 2^64 */
+#define PAST_SHARE 8                   /* a launch counts for an eighth of the ratio */
+
+uint64_t sched_pace_scaled(const struct sched *s, uint64_t predicted_ns)
+{
+    uint64_t ratio = s->ratio_q16 ? s->ratio_q16 : RATIO_ONE;
+    if (predicted_ns < NS_LIMIT)
+        return predicted_ns * ratio >> 16;
+    return predicted_ns > UINT64_MAX / RATIO_MAX ? UINT64_MAX : (predicted_ns >> 16) * ratio;
+}
+
+static uint64_t end_of(const struct sched *s, const struct sched_batch *batch)
+{
+    uint64_t ns = sched_pace_scaled(s, batch->predicted_ns);
+    return ns > UINT64_MAX - batch->started_ns ? UINT64_MAX : batch->started_ns + ns;
+}
+
+/* The launch that will end last, but for one; NULL: none. */
+static struct sched_batch *last_running(struct sched *s, const struct sched_batch *but)
+{
+    struct sched_batch *last = NULL;
+    for (int i = 0; i < SCHED_BATCHES; i++) {
+        struct sched_batch *b = &s->batches[i];
+        if (b != but && b->state == SCHED_SLOT_RUNNING && (!last || b->number > last->number))
+            last = b;
+    }
+    return last;
+}
+
+void sched_pace_launched(struct sched *s, struct sched_batch *batch)
+{
+    const struct sched_batch *ahead = last_running(s, batch);
+    batch->started_ns = s->now_ns;
+    if (ahead && ahead->expected_ns > s->now_ns)
+        batch->started_ns = ahead->expected_ns;
+    batch->expected_ns = end_of(s, batch);
+}
+
+static void learn(struct sched *s, const struct sched_batch *batch)
+{
+    if (batch->predicted_ns == 0 || batch->predicted_ns >= NS_LIMIT || batch->started_ns > s->now_ns)
+        return;
+    uint64_t ns = s->now_ns - batch->started_ns;
+    s->counts.predicted_ns += batch->predicted_ns;
+    s->counts.measured_ns += ns;
+    uint64_t ratio = (ns < NS_LIMIT ? ns : NS_LIMIT) * RATIO_ONE / batch->predicted_ns;
+    ratio = ratio < RATIO_MIN ? RATIO_MIN : ratio > RATIO_MAX ? RATIO_MAX : ratio;
+    s->ratio_q16 = s->ratio_q16 ? (s->ratio_q16 * (PAST_SHARE - 1) + ratio) / PAST_SHARE : ratio;
+}
+
+/* Launches end in their order; were it otherwise, the one behind would have begun already. */
+void sched_pace_ended(struct sched *s, struct sched_batch *batch, bool well)
+{
+    if (well)
+        learn(s, batch);
+    struct sched_batch *behind = last_running(s, batch);
+    if (!behind || behind->number < batch->number)
+        return;
+    behind->started_ns = s->now_ns;
+    behind->expected_ns = end_of(s, behind);
+}
+
+static uint64_t later(uint64_t ns, uint64_t by_ns)
+{
+    return ns > UINT64_MAX - by_ns ? UINT64_MAX : ns + by_ns;
+}
+
+uint64_t sched_pace_form_ns(const struct sched *s)
+{
+    uint64_t expected_ns = 0;
+    bool slot = false;
+    if (s->staged || list_empty(&s->flows))
+        return UINT64_MAX;
+    for (int i = 0; i < SCHED_BATCHES; i++) {
+        const struct sched_batch *b = &s->batches[i];
+        slot |= b->state == SCHED_SLOT_FREE;
+        if (b->state == SCHED_SLOT_RUNNING && b->expected_ns > expected_ns)
+            expected_ns = b->expected_ns;
+    }
+    if (!slot)
+        return UINT64_MAX;
+    uint64_t at_ns = s->n_parts >= s->config.batch_jobs_max ? 0 : later(s->gather_since, s->config.gather_ns);
+    uint64_t lead_ns = expected_ns > s->config.lead_ns ? expected_ns - s->config.lead_ns : 0;
+    return lead_ns > at_ns ? lead_ns : at_ns;
+}
