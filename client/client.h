@@ -22,6 +22,7 @@ struct mla_client {
     mla_event_fn on_event;
     void *user;
     struct list syncs; /* struct mla_sync */
+    uint64_t last_template;
     struct mla_error_info error;
     struct mla_server_info server;
     char version[MLA_MAX_TEXT_BYTES];
@@ -92,6 +93,14 @@ enum mla_status mlac_post(struct mla_client *c, const struct mla_message *msg, u
 uint64_t *mlac_sync_find(const struct mla_client *c, const struct mla_location *at, uint32_t n);
 /* The client goes away: its sync pages live on alone. */
 void mlac_sync_orphan(struct mla_client *c);
+
+/* ---- jobs (client_decode.c, client_step.c) ---- */
+
+void mlac_put_args(struct mla_decode_request *out, const struct mla_decode_args *a);
+/* A job of this type (0: any) that is in flight, or answered and not handed out; NULL with the last error set. */
+struct mlac_request *mlac_job_find(struct mla_client *c, mla_request_id request, uint16_t type);
+/* The client goes away: its templates are only to be freed. */
+void mlac_template_orphan(struct mla_client *c);
 
 /* ---- handing out (client_dispatch.c) ---- */
 

@@ -17,7 +17,7 @@ static void put_location(struct mla_ref *out, const struct mla_location *in)
     *out = (struct mla_ref){.present = in->region != 0, .region = in->region, .offset = in->offset};
 }
 
-static void put_args(struct mla_decode_request *out, const struct mla_decode_args *a)
+void mlac_put_args(struct mla_decode_request *out, const struct mla_decode_args *a)
 {
     out->cache = a->cache;
     out->plane = a->plane;
@@ -69,7 +69,7 @@ static struct mlac_request *submit(struct mla_client *c, const struct mla_decode
     struct mla_message msg;
     struct mla_error err;
     mla_message_init(&msg, MLA_MSG_DECODE);
-    put_args(&msg.decode, &a);
+    mlac_put_args(&msg.decode, &a);
     struct mlac_request *r = mlac_request_new(&c->core, MLA_MSG_DECODE, MLAC_JOB);
     if (!r) {
         mlac_fail(c, MLA_OUT_OF_MEMORY, NULL, "no memory for another request in flight");
@@ -156,11 +156,10 @@ enum mla_status mla_decode(struct mla_client *client, const struct mla_decode_ar
     return status;
 }
 
-/* A job of this client that is in flight, or answered and not handed out; NULL with the last error set. */
-static struct mlac_request *find_job(struct mla_client *c, mla_request_id request)
+struct mlac_request *mlac_job_find(struct mla_client *c, mla_request_id request, uint16_t type)
 {
     struct mlac_request *r = mlac_request_find(&c->core, request);
-    if (r && r->role == MLAC_JOB)
+    if (r && r->role == MLAC_JOB && (!type || r->type == type))
         return r;
     mlac_fail(c, MLA_NOT_FOUND, "request_id", "no such request in flight: it was answered, or never submitted");
     c->error.value = request;
@@ -174,7 +173,7 @@ enum mla_status mla_wait(struct mla_client *client, mla_request_id request, uint
         return MLA_INVALID_ARGUMENT;
     if (result_is_bad(result))
         return mlac_fail(client, MLA_INVALID_ARGUMENT, "size", "result was not initialised");
-    struct mlac_request *r = find_job(client, request);
+    struct mlac_request *r = mlac_job_find(client, request, MLA_MSG_DECODE);
     if (!r)
         return MLA_NOT_FOUND;
     enum mla_status status = wait_job(client, r, timeout_us, result);
@@ -187,7 +186,7 @@ enum mla_status mla_cancel(struct mla_client *client, mla_request_id request)
     enum mla_status status = mlac_begin(client);
     if (status != MLA_OK)
         return status;
-    struct mlac_request *r = find_job(client, request);
+    struct mlac_request *r = mlac_job_find(client, request, 0);
     if (!r)
         return MLA_NOT_FOUND;
     if (r->state != MLAC_FLIGHT)

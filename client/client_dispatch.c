@@ -26,7 +26,10 @@ size_t mlac_hand_out(struct mla_client *c, bool events)
             struct mlac_request *r = (struct mlac_request *)item;
             /* Off the books first: the callback may submit, and must not find this request. */
             mlac_request_retire(&c->core, r);
-            r->callback(c, &r->result, r->user);
+            if (r->step_callback)
+                r->step_callback(c, &r->step, r->user);
+            else
+                r->callback(c, &r->result, r->user);
             mlac_request_free(&c->core, r);
             n++;
         }

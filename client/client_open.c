@@ -39,6 +39,7 @@ void mlac_destroy(struct mla_client *c)
     mlac_hang_up(c);
     mlac_watch_stop(c->core.watch);
     c->core.watch = NULL;
+    mlac_template_orphan(c);
     mlac_sync_orphan(c);
     if (c->epoll >= 0)
         close(c->epoll);

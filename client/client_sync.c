@@ -1,5 +1,6 @@
 /* Sync pages: words that both sides map. */
 #include "client/client.h"
+#include "client/template.h"
 
 #include <stdlib.h>
 
@@ -80,6 +81,9 @@ static void forget_words(const struct mla_sync *s)
         else if (r->done_word && holds(s, r->status_word))
             mlac_request_forget_status(core, r);
     }
+    list_for_each (node, &core->templates)
+        mlac_template_forget(core, list_entry(node, struct mla_template, node), s->memory.addr,
+                             (const uint8_t *)s->memory.addr + s->memory.size);
 }
 
 enum mla_status mla_sync_destroy(struct mla_sync *sync, uint64_t timeout_us)

@@ -1,5 +1,6 @@
 /* The watcher of a connection, on demand. */
 #include "client/client.h"
+#include "client/template.h"
 #include "client/watch.h"
 
 enum mla_status mla_watch_start(struct mla_client *client)
@@ -15,5 +16,7 @@ enum mla_status mla_watch_start(struct mla_client *client)
         if (r->done_word)
             mlac_watch_add(client->core.watch, r);
     }
+    list_for_each (node, &client->core.templates)
+        mlac_watch_add_template(client->core.watch, list_entry(node, struct mla_template, node));
     return MLA_OK;
 }

@@ -16,6 +16,7 @@ int mlac_core_init(struct mlac_core *core, size_t max_send_bytes, bool want_even
     list_init(&core->spare);
     list_init(&core->flight);
     list_init(&core->ready);
+    list_init(&core->templates);
     core->next_number = 1;
     core->max_send_bytes = max_send_bytes;
     core->want_events = want_events;
@@ -79,6 +80,8 @@ struct mlac_request *mlac_request_new(struct mlac_core *core, uint16_t type, enu
     r->state = MLAC_FLIGHT;
     r->object = 0;
     r->callback = NULL;
+    r->step_callback = NULL;
+    r->tmpl = NULL;
     r->user = NULL;
     core->n_jobs += role == MLAC_JOB;
     return r;
@@ -98,7 +101,7 @@ struct mlac_request *mlac_request_find(const struct mlac_core *core, uint64_t id
 static bool ends_object(uint16_t type)
 {
     return type == MLA_MSG_UNREGISTER_REGION || type == MLA_MSG_DROP_CACHE || type == MLA_MSG_DETACH_CACHE ||
-           type == MLA_MSG_SUSPEND;
+           type == MLA_MSG_SUSPEND || type == MLA_MSG_TEMPLATE_CLOSE;
 }
 
 struct mlac_request *mlac_request_find_closing(const struct mlac_core *core, uint16_t type, uint64_t object)
@@ -205,13 +208,20 @@ static void answer_disconnected(struct mlac_core *core, struct mlac_request *r)
     if (r->state == MLAC_FLIGHT) {
         struct mla_error err = core->reason;
         err.code = MLA_DISCONNECTED;
-        mla_decode_result_init(&r->result);
-        r->result.request = r->id;
-        r->result.status = MLA_DISCONNECTED;
-        mlac_error_info(&r->result.error, &err);
+        if (r->type == MLA_MSG_STEP) {
+            mla_step_result_init(&r->step);
+            r->step.request = r->id;
+            r->step.status = MLA_DISCONNECTED;
+            mlac_error_info(&r->step.error, &err);
+        } else {
+            mla_decode_result_init(&r->result);
+            r->result.request = r->id;
+            r->result.status = MLA_DISCONNECTED;
+            mlac_error_info(&r->result.error, &err);
+        }
     }
     r->state = MLAC_ANSWERED;
-    if (r->callback) {
+    if (r->callback || r->step_callback) {
         r->ready.is_event = false;
         list_push_back(&core->ready, &r->ready.node);
     }
@@ -225,6 +235,7 @@ void mlac_core_end(struct mlac_core *core, const struct mla_error *reason)
     core->reason = core->going ? core->goaway : *reason;
     if (core->reason.code == MLA_OK) /* an ERROR notice that names no error */
         core->reason.code = MLA_PROTOCOL_ERROR;
+    mlac_core_end_templates(core);
     list_for_each_safe (node, &core->flight) {
         struct mlac_request *r = list_entry(node, struct mlac_request, order);
         if (r->done_word)

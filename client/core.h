@@ -34,13 +34,21 @@ struct mlac_event {
 
 enum mlac_role {
     MLAC_CALL,    /* a call waits for it */
-    MLAC_JOB,     /* DECODE: kept until its answer is handed out */
+    MLAC_JOB,     /* DECODE, STEP: kept until its answer is handed out */
     MLAC_LEFT,    /* its caller gave up: what it made is undone when the answer comes */
     MLAC_CLOSING, /* its caller gave up on ending a region or cache: kept for the next such call */
     MLAC_QUIET    /* nobody waited: a refused table set becomes an event */
 };
 
 enum mlac_state { MLAC_FREE, MLAC_FLIGHT, MLAC_HELD, MLAC_ANSWERED };
+
+/* A done word that a stream may wait for, and the status words that get the reason before it. */
+struct mlac_words {
+    uint64_t *done; /* NULL: none */
+    uint64_t value;
+    uint64_t *status;
+    uint32_t n_status;
+};
 
 struct mlac_request {
     struct mlac_ready ready; /* on core.ready: answered, with a callback */
@@ -57,8 +65,13 @@ struct mlac_request {
     uint64_t *status_word; /* n_status mapped words that get the reason just before */
     uint32_t n_status;
     mla_decode_fn callback;
+    mla_step_fn step_callback; /* of a STEP, as the next two */
+    struct mla_template *tmpl; /* until it is answered; it is not closed before */
     void *user;
-    struct mla_decode_result result; /* once answered */
+    union {
+        struct mla_decode_result result; /* once answered */
+        struct mla_step_result step;
+    };
 };
 
 struct mlac_fd {
@@ -74,6 +87,7 @@ struct mlac_core {
     struct list spare;
     struct list flight;
     struct list ready;        /* struct mlac_ready, oldest first */
+    struct list templates;    /* struct mla_template: those that are open */
     struct mlac_watch *watch; /* NULL: nobody but the thread of the handle looks at done words */
     size_t n_events;          /* of them */
     size_t n_jobs;            /* role JOB, not handed out */
@@ -124,6 +138,11 @@ void mlac_request_arm(struct mlac_core *core, struct mlac_request *r, uint64_t *
 void mlac_request_disarm(struct mlac_core *core, struct mlac_request *r);
 /* Its status words go away before its done word. */
 void mlac_request_forget_status(struct mlac_core *core, struct mlac_request *r);
+
+/* core_step.c: the end of the connection, for open templates; the answer of a STEP, for its template and its caller. */
+void mlac_core_end_templates(struct mlac_core *core);
+void mlac_step_answered(struct mlac_request *r, enum mla_status status);
+void mlac_fill_step_result(struct mla_step_result *out, uint64_t id, const struct mla_step_reply *reply);
 
 /* Queues the frame of msg for r. 0, or 1 with OVERLOADED, TOO_LARGE, OUT_OF_MEMORY or SYSTEM_ERROR (value: errno) in
  * *err, and nothing is queued. The descriptors, at most MLA_MAX_FDS_PER_FRAME, are duplicated. */

@@ -176,6 +176,10 @@ static void undo(struct mlac_core *core, const struct mlac_request *r)
         mla_message_init(&msg, MLA_MSG_DETACH_CACHE);
         msg.detach_cache.cache = core->msg.attach_cache_reply.cache;
         break;
+    case MLA_MSG_TEMPLATE_OPEN:
+        mla_message_init(&msg, MLA_MSG_TEMPLATE_CLOSE);
+        msg.template_close.id = r->object;
+        break;
     default:
         return;
     }
@@ -213,8 +217,11 @@ static void fill_result(struct mla_decode_result *out, uint64_t id, const struct
 
 static enum mlac_step answer_job(struct mlac_core *core, struct mlac_request *r, uint64_t awaited)
 {
-    fill_result(&r->result, r->id, &core->msg.decode_reply);
-    if (r->result.status == MLA_DEVICE_LOST) {
+    if (r->type == MLA_MSG_STEP)
+        mlac_fill_step_result(&r->step, r->id, &core->msg.step_reply);
+    else
+        fill_result(&r->result, r->id, &core->msg.decode_reply);
+    if (core->msg.reply.status.code == MLA_DEVICE_LOST) {
         /* The device may still be reading and writing; only the end of the daemon says that it is not. */
         r->state = MLAC_HELD;
         return MLAC_FRAME;
@@ -223,7 +230,7 @@ static enum mlac_step answer_job(struct mlac_core *core, struct mlac_request *r,
     mlac_request_disarm(core, r);
     if (r->id == awaited)
         return MLAC_AWAITED;
-    if (r->callback) {
+    if (r->callback || r->step_callback) {
         r->ready.is_event = false;
         list_push_back(&core->ready, &r->ready.node);
     }
@@ -234,6 +241,8 @@ static enum mlac_step take_reply(struct mlac_core *core, struct mlac_request *r,
 {
     const struct mla_error *status = &core->msg.reply.status;
     struct mla_event *event;
+    if (r->tmpl)
+        mlac_step_answered(r, status->code);
     switch (r->role) {
     case MLAC_CALL:
         mlac_request_free(core, r);

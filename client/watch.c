@@ -1,5 +1,7 @@
 #include "client/watch.h"
 
+#include "client/template.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -13,21 +15,34 @@ struct mlac_watch {
     int sock; /* a duplicate: the handle may close its own, and the number be given anew */
     pthread_mutex_t lock;
     struct list armed; /* struct mlac_request, by watched; under lock, as what follows */
+    struct list templates;
     bool hung_up;
 };
 
+void mlac_words_abort(const struct mlac_words *w, enum mla_status reason)
+{
+    if (!w->done)
+        return;
+    uint64_t now = mla_word_load(w->done);
+    if (mla_word_reached(now, w->value))
+        return;
+    for (uint32_t i = 0; i < w->n_status; i++)
+        mla_word_store(&w->status[i], (uint64_t)reason << 32);
+    /* Another thread, or the daemon, may have stored just now: the loop ends when the word has come to its value. */
+    while (!mla_word_reached(now, w->value) && !__atomic_compare_exchange_n(w->done, &now, w->value + MLA_ABORT_OFFSET,
+                                                                            false, __ATOMIC_RELEASE, __ATOMIC_ACQUIRE))
+        ;
+}
+
 void mlac_abort_words(const struct mlac_request *r, enum mla_status reason)
 {
-    uint64_t now = mla_word_load(r->done_word);
-    if (mla_word_reached(now, r->done_value))
-        return;
-    for (uint32_t i = 0; i < r->n_status; i++)
-        mla_word_store(&r->status_word[i], (uint64_t)reason << 32);
-    /* Another thread, or the daemon, may have stored just now: the loop ends when the word has come to its value. */
-    while (!mla_word_reached(now, r->done_value) &&
-           !__atomic_compare_exchange_n(r->done_word, &now, r->done_value + MLA_ABORT_OFFSET, false, __ATOMIC_RELEASE,
-                                        __ATOMIC_ACQUIRE))
-        ;
+    mlac_words_abort(&(struct mlac_words){r->done_word, r->done_value, r->status_word, r->n_status}, reason);
+}
+
+static void abort_template(const struct mla_template *t)
+{
+    for (uint32_t i = 0; i < t->n_layers; i++)
+        mlac_words_abort(&t->words[i], MLA_DISCONNECTED);
 }
 
 static void *run(void *arg)
@@ -40,6 +55,8 @@ static void *run(void *arg)
     w->hung_up = true;
     list_for_each (node, &w->armed)
         mlac_abort_words(list_entry(node, struct mlac_request, watched), MLA_DISCONNECTED);
+    list_for_each (node, &w->templates)
+        abort_template(list_entry(node, struct mla_template, watched));
     pthread_mutex_unlock(&w->lock);
     return NULL;
 }
@@ -51,6 +68,7 @@ int mlac_watch_start(int sock, struct mlac_watch **out)
     if (!w)
         return -ENOMEM;
     list_init(&w->armed);
+    list_init(&w->templates);
     w->sock = fcntl(sock, F_DUPFD_CLOEXEC, 3);
     int rc = w->sock < 0 ? errno : pthread_mutex_init(&w->lock, NULL);
     if (rc == 0) {
@@ -94,5 +112,21 @@ void mlac_watch_remove(struct mlac_watch *watch, struct mlac_request *r)
 {
     pthread_mutex_lock(&watch->lock);
     list_del(&r->watched);
+    pthread_mutex_unlock(&watch->lock);
+}
+
+void mlac_watch_add_template(struct mlac_watch *watch, struct mla_template *t)
+{
+    pthread_mutex_lock(&watch->lock);
+    list_push_back(&watch->templates, &t->watched);
+    if (watch->hung_up)
+        abort_template(t);
+    pthread_mutex_unlock(&watch->lock);
+}
+
+void mlac_watch_remove_template(struct mlac_watch *watch, struct mla_template *t)
+{
+    pthread_mutex_lock(&watch->lock);
+    list_del(&t->watched);
     pthread_mutex_unlock(&watch->lock);
 }
