@@ -1,8 +1,11 @@
 /* The composition root: here, and only in this folder, net, sched and backend meet. */
 #include "daemon/app/app.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
 #include "daemon/app/state.h"
 #include "daemon/util/clock.h"
@@ -16,6 +19,7 @@ static struct app the_app;
 #define EXIT_PATIENCE_NS (200 * MLA_NS_PER_MS)
 
 static void shut_down(struct app *app, int exit_code);
+static void arm_sched_timer(struct app *app, uint64_t at_ns);
 
 /* ---- events and actions ---- */
 
@@ -66,7 +70,7 @@ static void carry_out(struct app *app, const struct sched_action *action)
         release(app, action->object);
         break;
     case SCHED_SET_TIMER:
-        app_arm_timer(&app->sched_timer, action->at_ns);
+        arm_sched_timer(app, action->at_ns);
         break;
     case SCHED_EXIT:
         /* Memory that clients have given up may still be on its way out of the backend, and done words of jobs that
@@ -78,7 +82,7 @@ static void carry_out(struct app *app, const struct sched_action *action)
         }
         app->exit_pending = true;
         if (app->exit_code != APP_EXIT_OK) /* a launch still runs, and some of that may wait for it */
-            app_arm_timer(&app->sched_timer, mla_now_ns() + EXIT_PATIENCE_NS);
+            arm_sched_timer(app, mla_now_ns() + EXIT_PATIENCE_NS);
         break;
     }
 }
@@ -103,15 +107,34 @@ void app_event(struct app *app, struct sched_event event)
 
 /* ---- timers ---- */
 
-static void on_timer(uv_timer_t *timer)
+static void on_attach_timer(uv_timer_t *timer)
 {
-    struct app *app = timer->data;
+    cache_attach_timer(timer->data);
+}
+
+/* Also the timer of an exit that waits. */
+static void on_sched_timer(uv_poll_t *poll, int status, int events)
+{
+    struct app *app = poll->data;
+    uint64_t times;
+    (void)status;
+    (void)events;
+    if (read(app->sched_timer_fd, &times, sizeof(times)) != sizeof(times))
+        return; /* armed anew since */
     if (app->exit_pending)
         shut_down(app, app->exit_code);
-    else if (timer == &app->sched_timer)
-        app_event(app, (struct sched_event){.kind = SCHED_TIMER});
     else
-        cache_attach_timer(app);
+        app_event(app, (struct sched_event){.kind = SCHED_TIMER});
+}
+
+/* Microseconds count for the scheduler, and the loop's own timers have milliseconds. */
+static void arm_sched_timer(struct app *app, uint64_t at_ns)
+{
+    struct itimerspec spec = {
+        .it_value = {.tv_sec = (time_t)(at_ns / MLA_NS_PER_S), .tv_nsec = (long)(at_ns % MLA_NS_PER_S)}};
+    if (at_ns >= (uint64_t)INT64_MAX)
+        spec.it_value = (struct timespec){0};
+    timerfd_settime(app->sched_timer_fd, TFD_TIMER_ABSTIME, &spec, NULL);
 }
 
 void app_arm_timer(uv_timer_t *timer, uint64_t at_ns)
@@ -123,7 +146,7 @@ void app_arm_timer(uv_timer_t *timer, uint64_t at_ns)
     uint64_t now = mla_now_ns();
     uint64_t ms = at_ns <= now ? 0 : (at_ns - now + MLA_NS_PER_MS - 1) / MLA_NS_PER_MS;
     uv_update_time(timer->loop);
-    uv_timer_start(timer, on_timer, ms, 0);
+    uv_timer_start(timer, on_attach_timer, ms, 0);
 }
 
 /* ---- the backend ---- */
@@ -325,11 +348,18 @@ static void init(struct app *app, const struct app_config *config)
 static void init_sched(struct app *app)
 {
     const struct app_config *config = app->config;
+    const struct be_facts *facts = be_facts(&app->be);
     struct sched_config sched = {.max_in_flight = (uint32_t)config->total_jobs_in_flight,
-                                 .max_running = 1,
+                                 .max_running = (uint32_t)config->launches,
                                  .batch_jobs_max = (uint32_t)config->batch_jobs,
                                  .batch_seqs_max = (uint32_t)config->batch_seqs,
-                                 .batch_cost_max = be_facts(&app->be)->workspace_bytes,
+                                 .batch_cost_max = facts->workspace_bytes,
+                                 .launch_max_ns = config->max_launch_us * MLA_NS_PER_US,
+                                 .launch_fixed_ns = (uint64_t)facts->costs.launch_ns + facts->costs.reduce_launch_ns +
+                                                    facts->costs.reduce_fixed_ns,
+                                 .gather_ns = config->gather_us * MLA_NS_PER_US,
+                                 .lead_ns = config->lead_us * MLA_NS_PER_US,
+                                 .backlog_max_ns = config->max_backlog_ms * MLA_NS_PER_MS,
                                  .retry_after_us = config->retry_after_us};
     sched_init(&app->sched, &sched);
 }
@@ -339,9 +369,11 @@ static void start_handles(struct app *app)
     uv_poll_init(&app->loop, &app->backend_poll, be_event_fd(&app->be));
     app->backend_poll.data = app;
     uv_poll_start(&app->backend_poll, UV_READABLE, on_backend);
-    uv_timer_init(&app->loop, &app->sched_timer);
+    uv_poll_init(&app->loop, &app->sched_timer, app->sched_timer_fd);
+    app->sched_timer.data = app;
+    uv_poll_start(&app->sched_timer, UV_READABLE, on_sched_timer);
     uv_timer_init(&app->loop, &app->attach_timer);
-    app->sched_timer.data = app->attach_timer.data = app;
+    app->attach_timer.data = app;
     uv_signal_init(&app->loop, &app->sigterm);
     uv_signal_init(&app->loop, &app->sigint);
     app->sigterm.data = app->sigint.data = app;
@@ -359,6 +391,12 @@ int app_run(const struct app_config *config)
     if (r != APP_EXIT_OK)
         return r;
     init_sched(app);
+    app->sched_timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (app->sched_timer_fd < 0) {
+        mla_log(MLA_LOG_ERROR, "start_failed", "what=timer errno=%d", errno);
+        be_close(&app->be);
+        return APP_EXIT_START;
+    }
     uv_loop_init(&app->loop);
     start_handles(app);
     r = open_net(app);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/app/state.h"
+#include "daemon/util/clock.h"
 
 static struct app_job *job_at(struct list *node)
 {
@@ -45,9 +46,38 @@ static enum plan_policy policy(const struct app_config *config)
                                                      : PLAN_AUTO;
 }
 
+/* Which part of the job is in this batch. */
+static uint32_t part_in(const struct app *app, const struct app_batch *b, const struct app_job *job)
+{
+    return b->sched == NULL ? 0 : job->sched.parts[b->sched - app->sched.batches].index;
+}
+
+static bool is_last_part(const struct app *app, const struct app_batch *b, const struct app_job *job)
+{
+    return job->sched.n_parts <= 1 || part_in(app, b, job) == job->sched.n_parts - 1;
+}
+
+/* The cost model weighs an item alone; a launch has its own costs besides, and may be spread unevenly. */
+static uint64_t part_max_ns(const struct app *app)
+{
+    uint64_t us = app->config->max_launch_us;
+    return us == 0 ? UINT64_MAX : us * MLA_NS_PER_US * 3 / 4;
+}
+
+/* The request for one job alone, of a request that has it. */
+static struct plan_request alone(const struct plan_request *request, const struct plan_job *job)
+{
+    struct plan_request r = *request;
+    r.jobs = job;
+    r.n_jobs = 1;
+    r.seqs = request->seqs + job->first_seq;
+    r.n_seqs = job->n_seqs;
+    return r;
+}
+
 /* Shapes of the jobs, one after the other. */
-static bool describe(struct app_batch *b, struct app_job *const *jobs, uint32_t n_jobs, uint32_t n_seqs,
-                     struct plan_request *request)
+static bool describe(const struct app *app, struct app_batch *b, struct app_job *const *jobs, uint32_t n_jobs,
+                     uint32_t n_seqs, struct plan_request *request)
 {
     if (!grow_host(&b->plan_jobs, &b->plan_jobs_cap, n_jobs, sizeof(*b->plan_jobs)) ||
         !grow_host(&b->plan_seqs, &b->plan_seqs_cap, n_seqs, sizeof(*b->plan_seqs)))
@@ -67,6 +97,13 @@ static bool describe(struct app_batch *b, struct app_job *const *jobs, uint32_t 
     request->seqs = b->plan_seqs;
     request->n_jobs = n_jobs;
     request->n_seqs = n_seqs;
+    for (uint32_t j = 0; b->sched != NULL && j < n_jobs; j++) {
+        if (jobs[j]->sched.n_parts <= 1)
+            continue;
+        struct plan_request one = alone(request, &b->plan_jobs[j]);
+        plan_part_rows(&one, part_max_ns(app), part_in(app, b, jobs[j]), &b->plan_jobs[j].skip_rows,
+                       &b->plan_jobs[j].n_rows);
+    }
     return true;
 }
 
@@ -82,7 +119,7 @@ static int make_plan(struct app *app, struct app_batch *b, struct app_job *const
 {
     struct plan_request request = base_request(app);
     struct plan *plan = &b->plan;
-    if (!describe(b, jobs, n_jobs, n_seqs, &request))
+    if (!describe(app, b, jobs, n_jobs, n_seqs, &request))
         return -ENOMEM;
     int r = plan_bound(&request, &plan->capacity);
     if (r == 0)
@@ -101,6 +138,15 @@ static int make_plan(struct app *app, struct app_batch *b, struct app_job *const
     return plan_build(&request, plan);
 }
 
+/* How heavy a job is, and in how many parts it is launched. That follows from its own shape and the configuration, so
+ * that the bits of batch-invariant jobs do. */
+static void weigh(const struct app *app, const struct plan_request *request, struct app_job *job)
+{
+    uint64_t load_ns;
+    job->sched.n_parts = plan_parts(request, part_max_ns(app), &load_ns);
+    job->sched.load_ns = (load_ns + job->sched.n_parts - 1) / job->sched.n_parts;
+}
+
 /* What kernels need beside partials is known of each job, and no less together. The splits of a batch-invariant job are
  * its own, so their partials are known before it has company, too; those of others are cut to what is left. The
  * scheduler keeps the sum over a batch within the device's workspace. */
@@ -109,7 +155,7 @@ int batch_cost(struct app *app, struct app_job *job, struct mla_error *err)
     const struct be_facts *facts = be_facts(&app->be);
     struct app_batch *b = &app->probe;
     struct plan_request request = base_request(app);
-    if (!describe(b, &job, 1, job->tables->n_seqs, &request))
+    if (!describe(app, b, &job, 1, job->tables->n_seqs, &request))
         return (int)mla_error_set(err, MLA_OUT_OF_MEMORY, NULL, "no memory to plan the job");
     uint64_t scratch = be_scratch_bytes(&app->be, &request);
     if (be_workspace_for(&app->be, &request, &request.workspace_bytes_max) != 0) {
@@ -118,8 +164,11 @@ int batch_cost(struct app *app, struct app_job *job, struct mla_error *err)
         err->limit = facts->workspace_bytes + facts->scratch_bytes;
         return (int)err->code;
     }
+    weigh(app, &request, job);
     job->sched.cost = scratch;
-    if (job->batch_invariant && make_plan(app, b, &job, 1, job->tables->n_seqs) == 0)
+    if (job->batch_invariant && job->sched.n_parts > 1)
+        job->sched.cost = facts->workspace_bytes; /* each part has splits of its own: no company */
+    else if (job->batch_invariant && make_plan(app, b, &job, 1, job->tables->n_seqs) == 0)
         job->sched.cost += b->plan.workspace_bytes;
     return 0;
 }
@@ -141,20 +190,24 @@ static bool make_records(struct app *app, struct app_batch *b, struct app_job *c
         const struct app_table_set *set = job->tables;
         jobs[j] = job->abi;
         jobs[j].first_seq = s;
-        jobs[j].status = b->status.address + s * sizeof(uint64_t);
+        jobs[j].status = job->status != NULL ? job->status_address : b->status.address + s * sizeof(uint64_t);
         uint32_t token = 0;
+        uint64_t row = 0;
         uint64_t entry = 0;
         for (uint32_t i = 0; i < set->n_seqs; i++) {
-            uint32_t per_seq = job->table_entries_per_seq;
+            uint32_t per_seq = job->table_entries_per_seq, rows = set->q_len[i] * job->abi.heads, first, end;
+            plan_part_of_sequence(&b->plan_jobs[j], row, rows, &first, &end);
+            row += rows;
+            /* A sequence that is in another part counts as empty: nothing of it is read or reported. */
             seqs[s++] = (struct mla_abi_seq){.job = j,
-                                             .q_len = set->q_len[i],
+                                             .q_len = first < end ? set->q_len[i] : 0,
                                              .kv_len_max = set->kv_len_max[i],
                                              .first_token = token,
                                              .table_first = per_seq > 0 ? (uint64_t)i * per_seq : entry};
             token += set->q_len[i];
             entry += (set->kv_len_max[i] + set->tokens_per_entry - 1) / set->tokens_per_entry;
         }
-        if (job->done_word != NULL)
+        if (job->done_word != NULL && is_last_part(app, b, job))
             b->done[n_done++] = (struct be_done_word){job->done_word, job->done_value};
     }
     b->be = (struct be_batch){.plan = &b->plan,
@@ -167,14 +220,13 @@ static bool make_records(struct app *app, struct app_batch *b, struct app_job *c
     return true;
 }
 
-/* What each reply says of its job's share of the plan. */
+/* What each reply says of its job's share of the plan, of all its parts together. */
 static void share_out(struct app_batch *b)
 {
     uint32_t t = 0, end = 0;
     list_for_each (node, &b->sched->jobs) {
         struct app_job *of_job = job_at(node);
         end += of_job->tables->n_seqs;
-        of_job->tiles = of_job->items = of_job->splits = 0;
         for (; t < b->plan.n_tiles && b->plan.tiles[t].seq < end; t++) {
             of_job->tiles++;
             of_job->items += b->plan.tiles[t].n_items;
@@ -211,9 +263,7 @@ void batch_stage(struct app *app, struct sched_batch *batch, uint32_t generation
         r = n_seqs > UINT32_MAX ? -EOVERFLOW : make_plan(app, b, b->members, n_jobs, (uint32_t)n_seqs);
     if (r == 0 && !make_records(app, b, b->members, n_jobs, (uint32_t)n_seqs))
         r = -ENOMEM;
-    if (r == 0) {
-        share_out(b);
-    } else {
+    if (r != 0) {
         mla_log(MLA_LOG_ERROR, "plan_failed", "jobs=%u seqs=%llu errno=%d", n_jobs, (unsigned long long)n_seqs, -r);
         list_for_each (node, &batch->jobs) {
             mla_error_set(&job_at(node)->plan_error, plan_status(r), NULL, "the batch could not be planned");
@@ -222,6 +272,7 @@ void batch_stage(struct app *app, struct sched_batch *batch, uint32_t generation
     app_event(app, (struct sched_event){.kind = SCHED_PLANNED,
                                         .batch = batch,
                                         .generation = generation,
+                                        .predicted_ns = b->plan.predicted_ns,
                                         .code = r == 0 ? MLA_OK : plan_status(r)});
 }
 
@@ -243,22 +294,27 @@ static void count(struct app *app, const struct app_batch *b)
     metrics_observe_jobs(&m->batch_jobs, b->sched->n_jobs);
 }
 
+static void collect_job_faults(struct app *app, struct app_job *job, const uint64_t *status)
+{
+    for (uint32_t i = 0; i < job->tables->n_seqs; i++) {
+        if (status[i] == 0)
+            continue;
+        enum mla_status code = (enum mla_status)(status[i] >> 32);
+        metrics_count_fault(&app->metrics, code);
+        if (job->n_faults < MLA_FAULTS_PER_REPLY_MAX)
+            job->faults[job->n_faults] = (struct mla_sequence_fault){.sequence = i, .code = code, .index = (uint32_t)status[i]};
+        job->n_faults++;
+    }
+}
+
 static void collect_faults(struct app *app, struct app_batch *b)
 {
     const uint64_t *status = b->status.memory;
-    uint32_t s = 0;
     list_for_each (node, &b->sched->jobs) {
         struct app_job *job = job_at(node);
-        for (uint32_t i = 0; i < job->tables->n_seqs; i++, s++) {
-            if (status[s] == 0)
-                continue;
-            enum mla_status code = (enum mla_status)(status[s] >> 32);
-            metrics_count_fault(&app->metrics, code);
-            if (job->n_faults < MLA_FAULTS_PER_REPLY_MAX)
-                job->faults[job->n_faults] =
-                    (struct mla_sequence_fault){.sequence = i, .code = code, .index = (uint32_t)status[s]};
-            job->n_faults++;
-        }
+        if (is_last_part(app, b, job))
+            collect_job_faults(app, job, job->status != NULL ? job->status : status);
+        status += job->tables->n_seqs;
     }
 }
 
@@ -277,6 +333,7 @@ void batch_launch(struct app *app, struct sched_batch *batch)
 {
     struct app_batch *b = batch->user;
     count(app, b);
+    share_out(b);
     b->request.be = (struct be_request){.op = BE_LAUNCH, .batch = &b->be};
     b->request.done = on_launch_event;
     b->request.owner = b;

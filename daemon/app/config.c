@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "daemon/backend/backend.h"
+#include "daemon/sched/sched.h"
 
 enum key_type { KEY_U64, KEY_BYTES, KEY_OCTAL32, KEY_TEXT };
 
@@ -47,6 +48,11 @@ static const struct key keys[] = {
     {"scheduler", "total_jobs_in_flight", KEY_U64, AT(total_jobs_in_flight), 1, 1 << 24, "65536"},
     {"scheduler", "batch_jobs", KEY_U64, AT(batch_jobs), 1, 1 << 16, "1024"},
     {"scheduler", "batch_seqs", KEY_U64, AT(batch_seqs), 1, 1 << 20, "65536"},
+    {"scheduler", "launches", KEY_U64, AT(launches), 1, SCHED_BATCHES, "2"},
+    {"scheduler", "max_launch_us", KEY_U64, AT(max_launch_us), 0, 60000000, "2000"},
+    {"scheduler", "gather_us", KEY_U64, AT(gather_us), 0, 1000000, "0"},
+    {"scheduler", "lead_us", KEY_U64, AT(lead_us), 0, 1000000, "75"},
+    {"scheduler", "max_backlog_ms", KEY_U64, AT(max_backlog_ms), 0, 86400000, "10000"},
     {"scheduler", "default_timeout_ms", KEY_U64, AT(default_timeout_ms), 0, 86400000, "30000"},
     {"scheduler", "retry_after_us", KEY_U64, AT(retry_after_us), 0, 60000000, "10000"},
     {"scheduler", "policy", KEY_TEXT, AT(policy), 1, NAME_MAX_CHARS, "auto"},

@@ -38,6 +38,11 @@ struct app_config {
     uint64_t total_jobs_in_flight;
     uint64_t batch_jobs;
     uint64_t batch_seqs;
+    uint64_t launches;      /* on the device at a time */
+    uint64_t max_launch_us; /* 0: no limit */
+    uint64_t gather_us;
+    uint64_t lead_us;
+    uint64_t max_backlog_ms;     /* 0: no limit */
     uint64_t default_timeout_ms; /* 0: none */
     uint64_t retry_after_us;
     char policy[CONFIG_TEXT_BYTES]; /* seed, balanced, auto */

@@ -26,6 +26,8 @@ static void job_maybe_free(struct app *app, struct app_job *job)
         be_host_free(&app->be, job->visible);
         client->queued_bytes -= job->visible_bytes;
     }
+    if (job->status != NULL)
+        be_host_free(&app->be, job->status);
     for (uint32_t i = 0; i < job->sched.n_pins; i++)
         sched_unpin(&app->sched, job->pins[i]);
     client->n_jobs--;
@@ -58,6 +60,17 @@ static enum mla_status take_visible(struct app_client *client, const struct mla_
     return MLA_OK;
 }
 
+/* Launches of one job follow each other on the device, so the later ones see what the earlier ones have reported. */
+static enum mla_status take_status(struct app *app, struct app_job *job, struct mla_error *err)
+{
+    if (job->sched.n_parts <= 1)
+        return MLA_OK;
+    job->status = be_host_alloc(&app->be, job->tables->n_seqs * sizeof(uint64_t), &job->status_address);
+    if (job->status != NULL)
+        return MLA_OK;
+    return mla_error_set(err, MLA_OUT_OF_MEMORY, NULL, "no device-readable memory for the status words");
+}
+
 static uint64_t deadline(const struct app *app, const struct mla_decode_request *d)
 {
     uint64_t ns, at;
@@ -88,7 +101,7 @@ static enum mla_status admit(struct app_client *client, const struct net_request
         mla_error_set(err, MLA_QUOTA, NULL, "the client has as many jobs in flight as it may");
         err->value = client->n_unanswered + 1u;
         err->limit = config->max_jobs_in_flight;
-        err->retry_after_us = config->retry_after_us;
+        err->retry_after_us = sched_retry_after_us(&client->app->sched, &client->sched);
         return MLA_QUOTA;
     }
     return MLA_OK;
@@ -122,7 +135,7 @@ void decode_submit(struct app_client *client, const struct net_request *request)
         goto refused;
     }
     if (decode_check(client, d, job, &err) != 0 || batch_cost(app, job, &err) != 0 ||
-        take_visible(client, d, job, &err) != MLA_OK)
+        take_status(app, job, &err) != MLA_OK || take_visible(client, d, job, &err) != MLA_OK)
         goto refused;
     job->client = client;
     job->request_id = request->request_id;
@@ -144,6 +157,8 @@ void decode_submit(struct app_client *client, const struct net_request *request)
     app_event(app, (struct sched_event){.kind = SCHED_SUBMIT, .job = &job->sched});
     return;
 refused:
+    if (job != NULL && job->status != NULL)
+        be_host_free(&app->be, job->status);
     free(job);
     if (err.code != MLA_ALREADY_EXISTS) /* then the word is that of the job in flight */
         decode_abort_refused(client, d);
@@ -171,6 +186,11 @@ void decode_cancel(struct app_client *client, const struct net_request *request)
     app_event(client->app, (struct sched_event){.kind = SCHED_CANCEL, .job = &job->sched});
 }
 
+static bool all_launched(const struct app_job *job)
+{
+    return job->sched.parts_launched > 0 && job->sched.parts_launched >= job->sched.n_parts;
+}
+
 /* What has not been launched ends; what runs ends by itself. The jobs end together: were each carried out before the
  * next, the batch that they are staged in would be planned again for every one. */
 void decode_revoke_cache(struct app_client *client, const struct app_cache *cache)
@@ -181,7 +201,7 @@ void decode_revoke_cache(struct app_client *client, const struct app_cache *cach
     step_revoke_cache(client, cache);
     app->in_actions = true;
     HASH_ITER (hh, client->jobs, job, next) {
-        if (job->cache != cache || job->sched.state >= SCHED_RUNNING)
+        if (job->cache != cache || job->sched.state == SCHED_ANSWERED || all_launched(job))
             continue;
         job->revoked = true;
         app_event(app, (struct sched_event){.kind = SCHED_CANCEL, .job = &job->sched});
@@ -264,9 +284,9 @@ static void describe(const struct app *app, const struct app_job *job, struct ml
         status->value = job->n_faults;
         break;
     case MLA_OVERLOADED:
-        mla_error_set(status, MLA_OVERLOADED, NULL, "the daemon's queue is full");
+        mla_error_set(status, MLA_OVERLOADED, NULL, "as much work is waiting as the daemon takes from all or from one");
         status->limit = app->config->total_jobs_in_flight;
-        status->retry_after_us = app->config->retry_after_us;
+        status->retry_after_us = job->sched.retry_after_us;
         break;
     case MLA_OK:
         break;
@@ -325,10 +345,9 @@ void decode_answer(struct app *app, struct app_job *job)
         HASH_DELETE(hh, job->client->jobs, job);
         job->in_hash = false;
     }
-    bool launched = job->sched.batch_number != 0;
     if (job->done_word != NULL && app->device_lost) {
         __atomic_store_n(job->done_word, job->done_value + ABORT_OFFSET, __ATOMIC_RELEASE);
-    } else if (job->done_word != NULL && !launched) {
+    } else if (job->done_word != NULL && !all_launched(job)) {
         job->abort.be = (struct be_request){.op = BE_ABORT,
                                             .abort = {.word = job->done_word,
                                                       .value = job->done_value + ABORT_OFFSET,

@@ -165,6 +165,8 @@ struct app_job {
     uint32_t pending; /* requests of this job at the backend: WATCH, UNWATCH, ABORT */
     void *visible;    /* host copy, backend host memory */
     uint64_t visible_bytes;
+    uint64_t *status; /* status words of a job in parts, backend host memory: its launches share them; else NULL */
+    uint64_t status_address;
     uint64_t *done_word; /* NULL: none */
     uint64_t done_value;
     const uint64_t *ready_word;
@@ -216,7 +218,9 @@ struct app {
     const struct app_config *config;
     uv_loop_t loop;
     uv_poll_t backend_poll;
-    uv_timer_t sched_timer, attach_timer;
+    uv_poll_t sched_timer;
+    int sched_timer_fd;
+    uv_timer_t attach_timer;
     uv_signal_t sigterm, sigint;
     struct net *net;
     struct be be;
@@ -348,8 +352,8 @@ void step_device_lost(struct app *app);
 /* ---- batch.c ---- */
 void batch_stage(struct app *app, struct sched_batch *batch, uint32_t generation);
 void batch_launch(struct app *app, struct sched_batch *batch);
-/* job->sched.cost: workspace that a batch must keep for this job, whatever else is in it. 0, or positive with *err when
- * there is not as much. */
+/* job->sched.cost: workspace that a batch must keep for this job, whatever else is in it; its load and number of parts.
+ * 0, or positive with *err when there is not as much. */
 int batch_cost(struct app *app, struct app_job *job, struct mla_error *err);
 void batch_free_buffers(struct app *app);
 

@@ -107,6 +107,9 @@ START_TEST(two_workers_share_a_cache)
 }
 END_TEST
 
+/* One launch at a time, never cut, the next one staged at once: what shares a batch is known. */
+#define IN_TURN "scheduler.launches=1", "scheduler.lead_us=1000000", "scheduler.max_launch_us=0"
+
 /* While a long batch runs, one more is staged; jobs of two clients that come behind that one leave together. */
 static int one_job(void *arg)
 {
@@ -132,7 +135,7 @@ static int one_job(void *arg)
 
 START_TEST(jobs_of_two_clients_share_a_batch)
 {
-    daemon_start(&d, NULL);
+    daemon_start(&d, IN_TURN, NULL);
     struct mla_client *client = worker_open(d.socket, "parent");
     struct worker_pool pool;
     struct worker_job busy, next, job;
@@ -171,7 +174,7 @@ END_TEST
 /* A job alone, and the same among others of its batch, with batch_invariant: the same bits. */
 START_TEST(batch_invariant_bits)
 {
-    daemon_start(&d, NULL);
+    daemon_start(&d, IN_TURN, NULL);
     struct mla_client *client = worker_open(d.socket, "parent");
     struct worker_pool pool;
     struct worker_job busy, next, jobs[3];
@@ -216,7 +219,7 @@ END_TEST
 START_TEST(workspace_for_one_at_a_time)
 {
     enum { JOBS = 4 };
-    daemon_start(&d, "device.workspace_bytes=3M", NULL);
+    daemon_start(&d, IN_TURN, "device.workspace_bytes=3M", NULL);
     struct mla_client *client = worker_open(d.socket, "parent");
     struct worker_pool pool;
     struct worker_job busy, next, jobs[JOBS];
@@ -260,7 +263,7 @@ END_TEST
 START_TEST(tiles_of_a_launch)
 {
     enum { JOBS = 6 };
-    daemon_start(&d, "scheduler.batch_seqs=4", NULL);
+    daemon_start(&d, IN_TURN, "scheduler.batch_seqs=4", NULL);
     struct mla_client *client = worker_open(d.socket, "parent");
     struct worker_pool pool;
     struct worker_job busy, next, jobs[JOBS];
@@ -296,7 +299,7 @@ END_TEST
 START_TEST(staged_jobs_are_revoked_together)
 {
     enum { JOBS = 20 };
-    daemon_start(&d, NULL);
+    daemon_start(&d, IN_TURN, NULL);
     struct mla_client *owner = worker_open(d.socket, "owner"), *client = worker_open(d.socket, "attacher");
     struct worker_pool theirs, pool;
     struct worker_job busy[2], jobs[JOBS], rest;

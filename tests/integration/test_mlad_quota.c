@@ -239,7 +239,7 @@ START_TEST(jobs_in_flight)
     raw_send(&g.r, &job, 902, NULL, 0);
     const struct mla_error *e = &raw_call(&g.r, &job)->reply.status;
     refused(e, "", 3, 2);
-    ck_assert_uint_eq(e->retry_after_us, 777);
+    ck_assert_uint_ge(e->retry_after_us, 777);
     /* An answered job makes room: the next one may come right behind the answer. */
     uint64_t flying = 902;
     for (uint64_t round = 0; round < 50; round++) {
@@ -280,7 +280,7 @@ START_TEST(jobs_of_all_clients)
     ground_decode(&h, &m);
     const struct mla_error *e = raw_expect(&h.r, &m, MLA_OVERLOADED, NULL);
     ck_assert_uint_eq(e->limit, 3);
-    ck_assert_uint_eq(e->retry_after_us, 555);
+    ck_assert_uint_ge(e->retry_after_us, 555);
     __atomic_store_n(&g.words[0], 1, __ATOMIC_RELEASE);
     for (uint64_t i = 0; i < 3; i++)
         ck_assert_int_eq(raw_wait(&g.r, 900 + i)->reply.status.code, MLA_OK);

@@ -15,7 +15,7 @@ static struct worker_job busy, job;
 
 static void setup(unsigned busy_ms)
 {
-    daemon_start(&d, "device.cpu_threads=1", NULL);
+    daemon_start(&d, "device.cpu_threads=1", "scheduler.max_launch_us=0", NULL);
     client = worker_open(d.socket, "worker");
     worker_pool_new(client, &pool, 8, 3);
     struct worker_shape shape = worker_long_shape(client, &pool, busy_ms);

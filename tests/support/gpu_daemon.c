@@ -172,14 +172,14 @@ void gpu_daemon_start(struct daemon *d, const char *rules)
     if (gpu_is_fake())
         gpu_daemon_rules(rules);
     fake_environment(true);
-    daemon_start(d, "daemon.backend=cuda", NULL);
+    daemon_start(d, "daemon.backend=cuda", "scheduler.max_launch_us=0", NULL);
     fake_environment(false);
 }
 
 void gpu_daemon_start_again(struct daemon *d)
 {
     fake_environment(true);
-    daemon_start_again(d, "daemon.backend=cuda", NULL);
+    daemon_start_again(d, "daemon.backend=cuda", "scheduler.max_launch_us=0", NULL);
     fake_environment(false);
 }
 

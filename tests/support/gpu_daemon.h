@@ -31,8 +31,8 @@ bool gpu_is_fake(void);
  */
 const char *gpu_isolation(void);
 
-/* daemon_start() with the CUDA backend and 64 MiB of workspace. rules: of the fake driver in the daemon, "" for none;
- * ignored on a real one. */
+/* daemon_start() with the CUDA backend and 64 MiB of workspace; long jobs are not cut into launches. rules: of the fake
+ * driver in the daemon, "" for none; ignored on a real one. */
 void gpu_daemon_start(struct daemon *d, const char *rules);
 /* Another one behind the first, on the same socket. */
 void gpu_daemon_start_again(struct daemon *d);
