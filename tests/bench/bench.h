@@ -18,8 +18,11 @@ typedef int (*bench_fn)(int argc, char **argv, struct bench_report *report);
 
 int bench_costs(int argc, char **argv, struct bench_report *report);
 int bench_cpu(int argc, char **argv, struct bench_report *report);
+int bench_mix(int argc, char **argv, struct bench_report *report);
+int bench_overhead(int argc, char **argv, struct bench_report *report);
 int bench_rtt(int argc, char **argv, struct bench_report *report);
 int bench_shapes(int argc, char **argv, struct bench_report *report);
+int bench_workers(int argc, char **argv, struct bench_report *report);
 
 /* Value of option `name` in argv ("--rounds 9"), or fallback; -1 when it is not a number in [least, most]. Prints why.
  * Taken out of argv (NULL stands there then), as by the next function.

@@ -16,6 +16,11 @@ static const struct {
     {"rtt", bench_rtt,
      "round trips, requests per second and CPU time of the daemon against raw sockets [--rounds N] [--samples N] "
      "[--load MS] [--mlad PATH] [--client-cpu N] [--server-cpu N]"},
+    {"overhead", bench_overhead,
+     "what a client of mlad sees of a decode, against its kernels, on a GPU [--ms N] [--rounds N]"},
+    {"workers", bench_workers,
+     "1 to 16 workers through mlad, by time slicing, under MPS, and as one batch, on a GPU [--ms N] [--rounds N]"},
+    {"mix", bench_mix, "small decodes beside a large one, with and without fairness, on a GPU [--ms N] [--rounds N]"},
     {"costs", bench_costs,
      "the planner's cost constants from the CSV of shapes --splits: --from FILE [--units N] "
      "[--rows-per-unit N]"},

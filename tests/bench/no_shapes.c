@@ -1,11 +1,21 @@
-/* mla-bench shapes in a build without CUDA. */
+/* Subcommands that need CUDA, in a build without it. */
 #include <stdio.h>
 
 #include "tests/bench/bench.h"
 
-int bench_shapes(int argc, char **argv, struct bench_report *report)
+static int skip(void)
 {
-    (void)argc, (void)argv, (void)report;
     fputs("mla-bench: skipped: this build has no CUDA kernels to measure\n", stderr);
     return BENCH_SKIPPED;
 }
+
+#define WITHOUT_CUDA(name)                                                                                             \
+    int name(int argc, char **argv, struct bench_report *report)                                                       \
+    {                                                                                                                  \
+        (void)argc, (void)argv, (void)report;                                                                          \
+        return skip();                                                                                                 \
+    }
+WITHOUT_CUDA(bench_mix)
+WITHOUT_CUDA(bench_overhead)
+WITHOUT_CUDA(bench_shapes)
+WITHOUT_CUDA(bench_workers)

@@ -209,9 +209,9 @@ static bool make_room(struct rtt *r)
 static int close_all(struct rtt *r)
 {
     rtt_ways_close(r);
-    int rc = rtt_daemon_stop(&r->daemon);
+    int rc = bench_daemon_stop(&r->daemon);
     /* The later process has the earlier one's sockets, too. */
-    if (rtt_daemon_stop(&r->spinner) != 0 || rtt_echo_stop(&r->load_echo) != 0 || rtt_echo_stop(&r->echo) != 0)
+    if (bench_daemon_stop(&r->spinner) != 0 || rtt_echo_stop(&r->load_echo) != 0 || rtt_echo_stop(&r->echo) != 0)
         rc = -1;
     for (size_t i = 0; i < RTT_SCENARIOS; i++) {
         free(r->ratio[i]);
@@ -245,9 +245,11 @@ static int start_servers(struct rtt *r, const char *mlad, bool daemon_spins)
     if (rtt_echo_start(&r->echo, r->server_cpu, 1) != 0 ||
         rtt_echo_start(&r->load_echo, r->server_cpu, RTT_LOAD_CLIENTS_MAX) != 0)
         return -1;
-    if (rtt_daemon_start(&r->daemon, mlad, r->server_cpu, NULL) != 0)
+    struct bench_daemon_options options = {.mlad = mlad, .backend = "null", .cpus = {r->server_cpu}, .n_cpus = 1};
+    if (bench_daemon_start(&r->daemon, &options) != 0)
         return -1;
-    return rtt_daemon_start(&r->spinner, mlad, r->server_cpu, spin);
+    options.settings = spin;
+    return bench_daemon_start(&r->spinner, &options);
 }
 
 int bench_rtt(int argc, char **argv, struct bench_report *report)
@@ -265,7 +267,7 @@ int bench_rtt(int argc, char **argv, struct bench_report *report)
         return complain("no mlad was found: name it with --mlad");
     mlad = mlad ? mlad : beside;
     report->title = "rtt";
-    bool daemon_spins = rtt_daemon_takes(mlad, spin_setting);
+    bool daemon_spins = bench_daemon_takes(mlad, spin_setting);
     int rc = start_servers(&r, mlad, daemon_spins);
     if (rc == 0)
         rc = rtt_ways_open(&r);

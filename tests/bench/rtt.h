@@ -9,6 +9,7 @@
 #ifndef MLA_TESTS_BENCH_RTT_H
 #define MLA_TESTS_BENCH_RTT_H
 
+#include "tests/bench/daemon.h"
 #include "tests/bench/report.h"
 #include "tests/bench/rtt_servers.h"
 #include "tests/bench/small.h"
@@ -33,7 +34,7 @@ struct rtt_cpu {
 };
 
 struct rtt {
-    struct rtt_daemon daemon, spinner; /* the second is set to spin, where it can */
+    struct bench_daemon daemon, spinner; /* the second is set to spin, where it can */
     struct rtt_echo echo, load_echo;
     struct small client, spin_client;
     int bare; /* a connection of our own to the daemon */

@@ -1,22 +1,17 @@
 #include "tests/bench/rtt_servers.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
-#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/bench/machine.h"
+#include "tests/bench/daemon.h"
 
 static int fail(const char *what)
 {
@@ -67,88 +62,6 @@ int rtt_spin_all(int sock, void *bytes, size_t n)
         n -= (size_t)got;
     }
     return 0;
-}
-
-/* In the child: dies with its parent, runs on its CPU. */
-static int settle(pid_t parent, int cpu)
-{
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
-        return -1;
-    return bench_pin(cpu);
-}
-
-/* Exit code of pid, or -1. */
-static int reap(pid_t pid)
-{
-    int status;
-    while (waitpid(pid, &status, 0) < 0)
-        if (errno != EINTR)
-            return -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-/* ---- the daemon ---- */
-
-static void exec_daemon(const struct rtt_daemon *daemon, const char *mlad, const char *const *settings)
-{
-    /* An empty configuration file: the machine's own does not count. */
-    const char *argv[12 + 2 * RTT_SETTINGS_MAX] = {mlad,        "--config", "/dev/null",   "--socket", daemon->socket,
-                                                   "--backend", "null",     "--log-level", "error"};
-    size_t n = 9;
-    for (size_t i = 0; settings && settings[i] && i < RTT_SETTINGS_MAX; i++) {
-        argv[n++] = "--set";
-        argv[n++] = settings[i];
-    }
-    execv(mlad, (char *const *)(uintptr_t)argv);
-    fprintf(stderr, "mla-bench: %s: %s\n", mlad, strerror(errno));
-}
-
-int rtt_daemon_start(struct rtt_daemon *daemon, const char *mlad, int cpu, const char *const *settings)
-{
-    snprintf(daemon->dir, sizeof daemon->dir, "/tmp/mla-bench-XXXXXX");
-    if (!mkdtemp(daemon->dir)) {
-        daemon->dir[0] = '\0';
-        return fail("a directory for the socket");
-    }
-    snprintf(daemon->socket, sizeof daemon->socket, "%s/sock", daemon->dir);
-    pid_t parent = getpid();
-    daemon->pid = fork();
-    if (daemon->pid < 0)
-        return fail("fork");
-    if (daemon->pid == 0) {
-        if (settle(parent, cpu) == 0)
-            exec_daemon(daemon, mlad, settings);
-        _exit(127);
-    }
-    return 0;
-}
-
-int rtt_daemon_takes(const char *mlad, const char *setting)
-{
-    pid_t pid = fork();
-    if (pid == 0) {
-        int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-        if (null >= 0 && dup2(null, STDOUT_FILENO) >= 0 && dup2(null, STDERR_FILENO) >= 0)
-            execl(mlad, mlad, "--config", "/dev/null", "--set", setting, "--check-config", (char *)NULL);
-        _exit(127);
-    }
-    return pid > 0 && reap(pid) == 0;
-}
-
-int rtt_daemon_stop(struct rtt_daemon *daemon)
-{
-    int rc = 0;
-    if (daemon->pid > 0) {
-        kill(daemon->pid, SIGTERM);
-        int code = reap(daemon->pid);
-        if (code != 0) {
-            fprintf(stderr, "mla-bench: mlad ended with %d\n", code);
-            rc = -1;
-        }
-    }
-    if (daemon->dir[0] && rmdir(daemon->dir) != 0)
-        rc = fail(daemon->dir);
-    return rc;
 }
 
 /* ---- the echo ---- */
@@ -213,7 +126,7 @@ int rtt_echo_start(struct rtt_echo *e, int cpu, unsigned n)
     if (e->pid == 0) {
         for (unsigned i = 0; i < n; i++)
             close(e->socks[i]);
-        if (settle(parent, cpu) != 0)
+        if (bench_settle(parent, &cpu, 1) != 0)
             _exit(127);
         if (n == 1)
             echo_one(theirs[0], e->sizes);
@@ -230,7 +143,7 @@ int rtt_echo_stop(struct rtt_echo *e)
 {
     for (unsigned i = 0; i < e->n; i++)
         close(e->socks[i]);
-    int code = e->pid > 0 ? reap(e->pid) : 0;
+    int code = e->pid > 0 ? bench_reap(e->pid) : 0;
     if (e->sizes)
         munmap(e->sizes, sizeof *e->sizes);
     if (code != 0)

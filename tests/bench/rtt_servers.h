@@ -1,27 +1,11 @@
-/* The processes that answer mla-bench rtt. All are pinned before they run, end when the caller's thread ends, and are
- * given up by their stop function. Functions return 0, or -1 after a line on stderr. */
+/* The echo processes of mla-bench rtt, and what a process has used. They are pinned before they run, end when the
+ * caller's thread ends, and are given up by the stop function. Functions return 0, or -1 after a line on stderr. */
 #ifndef MLA_TESTS_BENCH_RTT_SERVERS_H
 #define MLA_TESTS_BENCH_RTT_SERVERS_H
 
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/types.h>
-
-/* The real daemon with the null backend, on a socket in a directory of its own. */
-struct rtt_daemon {
-    pid_t pid;
-    char dir[64];
-    char socket[80];
-};
-
-#define RTT_SETTINGS_MAX 8
-
-/* settings: "section.key=value", up to RTT_SETTINGS_MAX, ended by NULL; may be NULL. */
-int rtt_daemon_start(struct rtt_daemon *daemon, const char *mlad, int cpu, const char *const *settings);
-/* Ends it the way an administrator does and removes the directory; also an error: an exit code other than 0. */
-int rtt_daemon_stop(struct rtt_daemon *daemon);
-/* Whether this daemon knows a setting. */
-int rtt_daemon_takes(const char *mlad, const char *setting);
 
 /* A process that, on each of its sockets, reads request_bytes, writes reply_bytes and starts over, until they end. With
  * one socket it blocks in recv, or polls it without a pause while spin is set; with more it waits in epoll. */

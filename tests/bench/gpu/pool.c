@@ -23,12 +23,12 @@ void pool_want(struct pool_wants *wants, const struct shape *shape, uint32_t lau
     wants->seqs = seqs > wants->seqs ? seqs : wants->seqs;
 }
 
-static void take_workspace(struct pool *pool)
+static void take_workspace(struct pool *pool, uint64_t most)
 {
     size_t free_bytes = 0, total = 0;
     GPU(pool->gpu, cuMemGetInfo(&free_bytes, &total));
     uint64_t bytes = free_bytes / WORKSPACE_SHARE;
-    bytes = bytes < WORKSPACE_MOST ? bytes : WORKSPACE_MOST;
+    bytes = bytes < most ? bytes : most;
     pool->workspace_bytes = bytes / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
     pool->workspace = gpu_alloc(pool->gpu, pool->workspace_bytes);
 }
@@ -37,7 +37,8 @@ void pool_open(struct pool *pool, const struct gpu *gpu, const struct pool_wants
 {
     memset(pool, 0, sizeof *pool);
     pool->gpu = gpu;
-    pool->block_pages = wants->pages < BLOCK_PAGES ? (uint32_t)wants->pages : BLOCK_PAGES;
+    uint32_t block_most = wants->block_pages_most != 0 ? wants->block_pages_most : BLOCK_PAGES;
+    pool->block_pages = wants->pages < block_most ? (uint32_t)wants->pages : block_most;
     pool->block_pages = pool->block_pages > 0 ? pool->block_pages : 1;
     uint64_t groups = (wants->pages + pool->block_pages - 1) / pool->block_pages;
     pool->pages = (uint32_t)(groups > 0 ? groups * pool->block_pages : pool->block_pages);
@@ -56,7 +57,7 @@ void pool_open(struct pool *pool, const struct gpu *gpu, const struct pool_wants
     pool->status = gpu_alloc(gpu, pool->seqs * sizeof(uint64_t));
     data_permute(pool->entries, pool->pages, pool->block_pages);
     GPU(gpu, cuMemcpyHtoD(pool->table, pool->entries, pool->pages * sizeof *pool->entries));
-    take_workspace(pool);
+    take_workspace(pool, wants->workspace_bytes_most != 0 ? wants->workspace_bytes_most : WORKSPACE_MOST);
 }
 
 void pool_close(struct pool *pool)

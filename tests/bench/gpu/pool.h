@@ -30,7 +30,9 @@ struct pool_wants {
     uint64_t rows;
     uint32_t seqs;
     uint64_t pages;
-    uint32_t out_bytes; /* of an element of O */
+    uint32_t out_bytes;            /* of an element of O */
+    uint32_t block_pages_most;     /* pages with bytes of their own; 0: 8192 */
+    uint64_t workspace_bytes_most; /* 0: 4 GiB, and never more than an eighth of what is free */
 };
 
 /* A shape that is launched so many times in a row, each time on pages of its own as far as 131,072 pages (4.8 GB)

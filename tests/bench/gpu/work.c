@@ -13,7 +13,10 @@ void variant_open(struct variant *variant, const struct cuda_driver *tapped, con
     memset(variant, 0, sizeof *variant);
     snprintf(variant->name, sizeof variant->name, "%s", name);
     bool padded = strcmp(name, "h128") == 0;
-    struct mla_kernels_options options = {.size = sizeof options, .variant = padded ? native : variant->name};
+    struct mla_kernels_options options = {.size = sizeof options,
+                                          .variant = padded            ? native
+                                                     : name[0] != '\0' ? variant->name
+                                                                       : NULL};
     int rc = mla_kernels_open(tapped, &options, &variant->kernels, variant->why, sizeof variant->why);
     if (rc == 0 && padded)
         rc = h128_open(tapped, variant->kernels, &variant->h128, variant->why, sizeof variant->why);
@@ -194,7 +197,7 @@ void work_close(struct work *work)
     memset(work, 0, sizeof *work);
 }
 
-static void launch(const struct work *work, uint32_t i)
+void work_launch(const struct work *work, uint32_t i)
 {
     const struct gpu *gpu = work->pool->gpu;
     CUresult result = CUDA_SUCCESS;
@@ -216,7 +219,7 @@ CUgraphExec work_capture(struct work *work, unsigned parts)
     tap_let(parts);
     GPU(gpu, cuStreamBeginCapture(gpu->stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     for (uint32_t i = 0; i < work->n_launches; i++)
-        launch(work, i);
+        work_launch(work, i);
     GPU(gpu, cuStreamEndCapture(gpu->stream, &graph));
     for (unsigned part = 0; part < TAP_PARTS; part++)
         kernels += tap_launches(part);
@@ -273,7 +276,7 @@ static void check_output(const struct work *work)
 
 void work_once(const struct work *work)
 {
-    launch(work, 0);
+    work_launch(work, 0);
     GPU(work->pool->gpu, cuStreamSynchronize(work->pool->gpu->stream));
     work_check_status(work);
 }
@@ -287,7 +290,7 @@ double work_try(struct work *work)
     GPU(gpu, cuEventCreate(&to, CU_EVENT_DEFAULT));
     GPU(gpu, cuMemsetD8Async(work->pool->o, 0, work->pool->o_bytes, gpu->stream));
     GPU(gpu, cuEventRecord(from, gpu->stream));
-    launch(work, 0);
+    work_launch(work, 0);
     GPU(gpu, cuEventRecord(to, gpu->stream));
     GPU(gpu, cuEventSynchronize(to));
     GPU(gpu, cuEventElapsedTime(&ms, from, to));

@@ -17,7 +17,8 @@ struct variant {
     char why[256];     /* when kernels is NULL */
 };
 
-/* Opens a section of the manifest by name, through the tap; "h128" is the adapter around the section native. */
+/* Opens a section of the manifest by name ("": the first that fits), through the tap; "h128" is the adapter around the
+ * section native. */
 void variant_open(struct variant *variant, const struct cuda_driver *tapped, const char *name, const char *native);
 void variant_close(struct variant *variant);
 
@@ -45,6 +46,9 @@ struct work {
 int work_open(struct work *work, const struct variant *variant, const struct pool *pool, const struct shape *shape,
               const struct work_options *options);
 void work_close(struct work *work);
+
+/* Puts one of the launches on the pool's stream. */
+void work_launch(const struct work *work, uint32_t i);
 
 /* A graph of the parts (bits of enum tap_part) of all launches; NULL when that is no kernel. The caller's to destroy,
  * by work_drop(). */

@@ -1,0 +1,139 @@
+/* mla-bench overhead: what a client of mlad sees of a decode, against the time that the kernels take for it, which a
+ * process of its own measures by the reference method. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/bench/serve/serve.h"
+#include "tests/bench/stats.h"
+
+#define KERNEL_GRAPHS  5
+#define TURNS_OF_ROUND 2000
+#define SHAPES         3
+#define B1_US_MAX      20.0
+#define B64_US_MAX     35.0
+#define P99_US_MAX     60.0
+
+enum mode { BLOCKING, SPINNING, MODES };
+
+struct overhead {
+    struct serve serve;
+    struct served_config direct, client;
+    struct bench_daemon daemon;
+    struct crew_member members[2]; /* the one that launches itself, the client */
+    struct serve_series kernel[SHAPES];
+    double *us[SHAPES][MODES]; /* samples of all rounds */
+    size_t n[SHAPES][MODES];
+};
+
+static int keep(struct overhead *o, size_t shape, enum mode mode)
+{
+    double *us;
+    size_t n = crew_samples(&o->members[1], 1, &us);
+    double *all = realloc(o->us[shape][mode], (o->n[shape][mode] + n) * sizeof *all);
+    if (n == 0 || !us || !all) {
+        fputs("mla-bench: no decode ended in time: --ms is too short\n", stderr);
+        return -1;
+    }
+    for (size_t i = 0; i < n; i++)
+        all[o->n[shape][mode]++] = us[i];
+    o->us[shape][mode] = all;
+    free(us);
+    return 0;
+}
+
+static int measure(struct overhead *o)
+{
+    for (long round = 0; round < o->serve.rounds; round++)
+        for (uint32_t i = 0; i < SHAPES; i++) {
+            struct crew_command kernel = {.op = SERVED_KERNEL, .which = i, .turns_max = KERNEL_GRAPHS};
+            if (crew_command(&o->members[0], 1, kernel, 0) != 0)
+                return -1;
+            serve_add(&o->kernel[i], o->members[0].result->value);
+            for (int k = 0; k < MODES; k++) {
+                enum mode mode = (enum mode)((round + k) % MODES);
+                struct crew_command run = {
+                    .op = SERVED_RUN, .which = i, .spinning = mode == SPINNING, .turns_max = TURNS_OF_ROUND};
+                if (crew_command(&o->members[1], 1, run, o->serve.ms) != 0 || keep(o, i, mode) != 0)
+                    return -1;
+            }
+        }
+    return 0;
+}
+
+static void report_shape(struct overhead *o, size_t i)
+{
+    const struct served_shape *shape = &o->client.shapes[i];
+    double kernel = serve_median(&o->kernel[i]);
+    for (int mode = 0; mode < MODES; mode++) {
+        struct bench_stats stats = bench_stats(o->us[i][mode], o->n[i][mode]);
+        double p99 = bench_percentile(o->us[i][mode], o->n[i][mode], 99);
+        const char *name = mode == SPINNING ? "spinning" : "blocking";
+        struct bench_row *row =
+            bench_row(o->serve.report, "B%u Q%u KV%u, client %s", shape->batch, shape->q_len, shape->kv_len, name);
+        bench_label(row, "table", "overhead");
+        bench_label(row, "mode", name);
+        bench_cell(row, "b", shape->batch, 0);
+        bench_cell(row, "q_len", shape->q_len, 0);
+        bench_cell(row, "kv_len", shape->kv_len, 0);
+        bench_cell(row, "kernel_us", kernel, 2);
+        bench_cell(row, "p50_us", stats.median, 2);
+        bench_cell(row, "p99_us", p99, 2);
+        bench_cell(row, "p99.9_us", bench_percentile(o->us[i][mode], o->n[i][mode], 99.9), 2);
+        bench_cell(row, "added_p50_us", stats.median - kernel, 2);
+        bench_cell(row, "added_p99_us", p99 - kernel, 2);
+        bench_cell(row, "decodes", (double)o->n[i][mode], 0);
+        if (o->serve.own_shapes || mode != SPINNING)
+            continue;
+        char bar[BENCH_TEXT_MAX];
+        snprintf(bar, sizeof bar, "B%u KV%u, spinning: added to the kernels, p50, us", shape->batch, shape->kv_len);
+        bench_bar_at_most(o->serve.report, bar, stats.median - kernel, shape->batch == 1 ? B1_US_MAX : B64_US_MAX);
+        snprintf(bar, sizeof bar, "B%u KV%u, spinning: added to the kernels, p99, us", shape->batch, shape->kv_len);
+        bench_bar_at_most(o->serve.report, bar, p99 - kernel, P99_US_MAX);
+    }
+}
+
+static int take_shapes(struct overhead *o, int argc, char **argv)
+{
+    long kv = bench_option(argc, argv, "--kv-len", 0, 64, 1 << 20);
+    long batch = bench_option(argc, argv, "--batch", 64, 1, 1024);
+    if (kv < 0 || batch < 0)
+        return -1;
+    o->serve.own_shapes = kv != 0 || batch != 64;
+    uint32_t lengths[SHAPES] = {65536, 4096, 4096};
+    for (size_t i = 0; i < SHAPES; i++)
+        o->client.shapes[i] =
+            (struct served_shape){i == 2 ? (uint32_t)batch : 1, 4, kv != 0 ? (uint32_t)kv : lengths[i]};
+    o->client.n_shapes = SHAPES;
+    return 0;
+}
+
+int bench_overhead(int argc, char **argv, struct bench_report *report)
+{
+    static struct overhead o = {.serve = {.ms = 200, .rounds = 10}, .client = {.name = "bench-overhead"}};
+    report->title = "overhead";
+    if (take_shapes(&o, argc, argv) != 0 || serve_open(&o.serve, argc, argv, report, false) != 0)
+        return -1;
+    o.client.heads = o.serve.heads;
+    o.direct = o.client;
+    int rc = serve_crew(&o.serve, &o.members[0], 1, &o.direct, o.serve.none.dir);
+    if (rc == 0)
+        rc = serve_daemon(&o.serve, &o.daemon, o.serve.none.dir, NULL);
+    o.client.sockets[0] = o.daemon.socket;
+    o.client.n_sockets = 1;
+    if (rc == 0)
+        rc = serve_crew(&o.serve, &o.members[1], 1, &o.client, o.serve.none.dir);
+    if (rc == 0)
+        rc = measure(&o);
+    if (rc == 0) {
+        serve_note(&o.serve, "the client for each decode; its table sets were put beforehand");
+        bench_note(report, "kernel_us",
+                   "graphs of up to 20 launches, prepare, split-KV and reducer, in another process");
+        for (size_t i = 0; i < SHAPES; i++)
+            report_shape(&o, i);
+    }
+    bool failed = crew_stop(o.members, 2) != 0;
+    failed |= bench_daemon_stop(&o.daemon) != 0;
+    serve_close(&o.serve);
+    return rc != 0 ? rc : failed ? -1 : 0;
+}

@@ -1,0 +1,109 @@
+#include "tests/bench/serve/serve.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/bench/machine.h"
+#include "tests/bench/small.h"
+#include "tests/bench/stats.h"
+
+#define CPUS_OF_DAEMONS 2
+#define CPUS_LEAST      4
+
+int serve_open(struct serve *s, int argc, char **argv, struct bench_report *report, bool with_mps)
+{
+    s->report = report;
+    s->mlad = bench_text_option(argc, argv, "--mlad", NULL);
+    s->ms = bench_option(argc, argv, "--ms", s->ms, 1, 60000);
+    s->rounds = bench_option(argc, argv, "--rounds", s->rounds, 1, SERVE_ROUNDS_MAX);
+    long heads = bench_option(argc, argv, "--heads", 96, 1, 128);
+    if (s->ms < 0 || s->rounds < 0 || heads < 0 || bench_options_end(argc, argv) != 0)
+        return -1;
+    s->heads = (uint32_t)heads;
+    s->own_shapes |= heads != 96;
+    if (!s->mlad && bench_find_program("mlad", "../../daemon/mlad", s->mlad_beside, sizeof s->mlad_beside) != 0) {
+        fputs("mla-bench: no mlad was found: name it with --mlad\n", stderr);
+        return -1;
+    }
+    s->mlad = s->mlad ? s->mlad : s->mlad_beside;
+    s->n_cpus = bench_cpus(s->cpus, SERVE_CPUS_MAX);
+    s->n_cpus = s->n_cpus < SERVE_CPUS_MAX ? s->n_cpus : SERVE_CPUS_MAX;
+    s->n_daemon_cpus = s->n_cpus >= CPUS_LEAST ? CPUS_OF_DAEMONS : 0;
+    snprintf(s->none.dir, sizeof s->none.dir, "/tmp/mla-mps-none");
+    return with_mps ? bench_mps_start(&s->mps) : 0;
+}
+
+void serve_close(struct serve *s)
+{
+    bench_mps_stop(&s->mps);
+}
+
+void serve_note(struct serve *s, const char *waits)
+{
+    if (s->n_daemon_cpus == 0)
+        bench_note(s->report, "cpus", "nothing is pinned: fewer than %d CPUs", CPUS_LEAST);
+    else
+        bench_note(s->report, "cpus", "daemons on CPUs %d and %d, a worker each on %d to %d, in turn",
+                   s->cpus[s->n_cpus - 2], s->cpus[s->n_cpus - 1], s->cpus[0], s->cpus[s->n_cpus - 3]);
+    bench_note(s->report, "rounds", "%ld, interleaved, %ld ms of each way in each; figures are medians of rounds",
+               s->rounds, s->ms);
+    bench_note(s->report, "waits", "%s", waits);
+    bench_note(s->report, "cold_l2", "%s", "each worker's decodes rotate over 150 MiB of pages and more of its own");
+}
+
+int serve_daemon(struct serve *s, struct bench_daemon *daemon, const char *mps, const char *const *settings)
+{
+    struct bench_daemon_options options = {.mlad = s->mlad, .backend = "cuda", .settings = settings, .mps = mps};
+    for (size_t i = 0; i < s->n_daemon_cpus; i++)
+        options.cpus[options.n_cpus++] = s->cpus[s->n_cpus - 1 - i];
+    return bench_daemon_start(daemon, &options);
+}
+
+int serve_cpu(const struct serve *s, size_t i)
+{
+    return s->n_daemon_cpus == 0 ? -1 : s->cpus[i % (s->n_cpus - s->n_daemon_cpus)];
+}
+
+int serve_crew(struct serve *s, struct crew_member *members, size_t n, const struct served_config *config,
+               const char *mps)
+{
+    for (size_t i = 0; i < n; i++)
+        if (crew_start(&members[i], served_main, config, mps, serve_cpu(s, i)) != 0)
+            return -1;
+    int rc = 0;
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = crew_ready(&members[i]);
+    return rc;
+}
+
+void serve_add(struct serve_series *series, double value)
+{
+    if (series->n < SERVE_ROUNDS_MAX)
+        series->values[series->n++] = value;
+}
+
+double serve_median(struct serve_series *series)
+{
+    return series->n > 0 ? bench_stats(series->values, series->n).median : (double)NAN;
+}
+
+double serve_metric(const char *socket, const char *name)
+{
+    struct mla_options options;
+    struct mla_client *client;
+    struct mla_metrics_info *metrics;
+    double value = (double)NAN;
+    mla_options_init(&options);
+    options.socket_path = socket;
+    options.name = "mla-bench";
+    options.timeout_us = SMALL_TIMEOUT_US;
+    if (mla_open(&options, &client, NULL) != MLA_OK)
+        return value;
+    if (mla_read_metrics(client, SMALL_TIMEOUT_US, &metrics) == MLA_OK) {
+        value = small_metric(metrics, name);
+        mla_free(metrics);
+    }
+    mla_close(client);
+    return value;
+}
