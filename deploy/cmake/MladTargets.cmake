@@ -47,7 +47,8 @@ if(MLAD_SANITIZE)
   set(MLAD_TEST_ENVIRONMENT
     "ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:check_initialization_order=1:detect_stack_use_after_return=1"
     "UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1"
-    "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
+    # Without atexit_sleep_ms each process, so each test and what it forks, sleeps a second at its end.
+    "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:atexit_sleep_ms=10")
 else()
   # _FORTIFY_SOURCE warns where the compiler does not optimise; some compilers predefine it.
   target_compile_options(mlad_flags INTERFACE $<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3>)
