@@ -40,7 +40,7 @@ START_TEST(hello_says_what_is_offered)
     ck_assert_uint_eq(h->major, MLA_PROTO_MAJOR);
     ck_assert_uint_eq(h->minor, MLA_PROTO_MINOR);
     ck_assert_uint_eq(h->features, MLA_FEATURE_DECODE | MLA_FEATURE_MEMFD | MLA_FEATURE_SYNC | MLA_FEATURE_SUSPEND |
-                                       MLA_FEATURE_PUBLISH);
+                                       MLA_FEATURE_PUBLISH | MLA_FEATURE_STEP);
     ck_assert_uint_ne(h->boot_nonce, 0);
     ck_assert_uint_ne(h->client_id, 0);
     ck_assert_str_eq(h->backend, "cpu");
@@ -72,8 +72,7 @@ END_TEST
 /* Known, not offered: answered so, with legal bodies of every kind, and the connection goes on. */
 START_TEST(unsupported)
 {
-    static const uint16_t types[] = {MLA_MSG_TEMPLATE_OPEN, MLA_MSG_STEP, MLA_MSG_TEMPLATE_CLOSE, MLA_MSG_EVICT,
-                                     MLA_MSG_RELOAD};
+    static const uint16_t types[] = {MLA_MSG_EVICT, MLA_MSG_RELOAD};
     const int fds[1] = {0};
     setup();
     unsigned fds_before = daemon_fds(&d);
@@ -86,8 +85,8 @@ START_TEST(unsupported)
         e = &raw_call_fds(&g.r, &m, fds, mla_codec_expected_fds(&m))->reply.status;
         ck_assert_int_eq(e->code, MLA_UNSUPPORTED);
     }
-    ck_assert_double_eq(raw_metric(&g.r, "mlad_replies_total", "status=\"UNSUPPORTED\""), 10);
-    ck_assert_double_eq(raw_metric(&g.r, "mlad_requests_total", "type=\"STEP\""), 2);
+    ck_assert_double_eq(raw_metric(&g.r, "mlad_replies_total", "status=\"UNSUPPORTED\""), 4);
+    ck_assert_double_eq(raw_metric(&g.r, "mlad_requests_total", "type=\"RELOAD\""), 2);
     ck_assert_uint_eq(daemon_fds(&d), fds_before);
 
     /* Kinds of memory of other backends. */

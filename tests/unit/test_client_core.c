@@ -37,7 +37,8 @@ static void append(uint8_t *stream, size_t *n, const struct mla_message *msg, ui
 /* Jobs in flight and the stream that answers them, notices between. */
 static size_t make_stream(struct mlac_core *core, uint8_t *stream)
 {
-    static const struct mla_sequence_fault faults[3] = {{1, MLA_PAGE_OUT_OF_RANGE, 2}, {3, MLA_KV_LEN_OUT_OF_RANGE, 0}};
+    static const struct mla_sequence_fault faults[3] = {{1, MLA_PAGE_OUT_OF_RANGE, 2, 0},
+                                                        {3, MLA_KV_LEN_OUT_OF_RANGE, 0, 0}};
     size_t n = 0;
     for (unsigned i = 0; i < JOBS; i++) {
         struct mlac_request *r = mlac_request_new(core, MLA_MSG_DECODE, MLAC_JOB);
