@@ -302,7 +302,8 @@ static void collect_job_faults(struct app *app, struct app_job *job, const uint6
         enum mla_status code = (enum mla_status)(status[i] >> 32);
         metrics_count_fault(&app->metrics, code);
         if (job->n_faults < MLA_FAULTS_PER_REPLY_MAX)
-            job->faults[job->n_faults] = (struct mla_sequence_fault){.sequence = i, .code = code, .index = (uint32_t)status[i]};
+            job->faults[job->n_faults] =
+                (struct mla_sequence_fault){.sequence = i, .code = code, .index = (uint32_t)status[i]};
         job->n_faults++;
     }
 }
@@ -325,6 +326,7 @@ static void on_launch_event(struct app *app, struct app_request *request, const 
         app_event(app, (struct sched_event){.kind = SCHED_SUBMITTED, .batch = b->sched});
         return;
     }
+    metrics_launch_end(&app->metrics, b->followed, b->be.started_ns, b->be.ended_ns, b->plan.predicted_ns);
     collect_faults(app, b);
     app_event(app, (struct sched_event){.kind = SCHED_BATCH_DONE, .batch = b->sched, .code = MLA_OK});
 }
@@ -333,6 +335,7 @@ void batch_launch(struct app *app, struct sched_batch *batch)
 {
     struct app_batch *b = batch->user;
     count(app, b);
+    b->followed = metrics_launch_begin(&app->metrics);
     share_out(b);
     b->request.be = (struct be_request){.op = BE_LAUNCH, .batch = &b->be};
     b->request.done = on_launch_event;

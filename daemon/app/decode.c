@@ -321,6 +321,7 @@ static void send_reply(struct app *app, struct app_job *job)
         metrics_observe_us(&app->metrics.wait_seconds, r->timing.wait_us);
         metrics_observe_us(&app->metrics.queue_seconds, r->timing.queue_us);
         metrics_observe_us(&app->metrics.run_seconds, r->timing.run_us);
+        metrics_observe_job_us(&app->metrics.job_seconds, r->timing.wait_us + r->timing.queue_us + r->timing.run_us);
     }
     metrics_count_job(&app->metrics, r->status.code);
     job->client->jobs_answered++;

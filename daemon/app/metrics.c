@@ -33,9 +33,19 @@ _Static_assert(N_CODES <= METRICS_CODES, "METRICS_CODES is too small");
 static const double time_bounds[] = {1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2,
                                      2e-2, 5e-2, 1e-1, 2e-1, 5e-1, 1,    2,    5,    10};
 static const double job_bounds[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
-#define N_TIME_BOUNDS (sizeof(time_bounds) / sizeof(time_bounds[0]))
-#define N_JOB_BOUNDS  (sizeof(job_bounds) / sizeof(job_bounds[0]))
-_Static_assert(N_TIME_BOUNDS < METRICS_BUCKETS, "one more bucket is +Inf");
+/* For percentiles of what a client sees: six steps a decade, 10 us to 10 s. */
+static const double job_time_bounds[] = {1e-5, 1.5e-5, 2e-5, 3e-5,   5e-5, 7e-5, 1e-4, 1.5e-4, 2e-4, 3e-4,
+                                         5e-4, 7e-4,   1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3, 7e-3,   1e-2, 1.5e-2,
+                                         2e-2, 3e-2,   5e-2, 7e-2,   0.1,  0.15, 0.2,  0.3,    0.5,  0.7,
+                                         1,    1.5,    2,    3,      5,    7,    10};
+static const double gap_bounds[] = {1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 1e-3, 1e-2};
+static const double ratio_bounds[] = {0.5, 0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.2, 1.5, 2, 5};
+#define N_JOB_TIME_BOUNDS (sizeof(job_time_bounds) / sizeof(job_time_bounds[0]))
+#define N_GAP_BOUNDS      (sizeof(gap_bounds) / sizeof(gap_bounds[0]))
+#define N_RATIO_BOUNDS    (sizeof(ratio_bounds) / sizeof(ratio_bounds[0]))
+#define N_TIME_BOUNDS     (sizeof(time_bounds) / sizeof(time_bounds[0]))
+#define N_JOB_BOUNDS      (sizeof(job_bounds) / sizeof(job_bounds[0]))
+_Static_assert(N_TIME_BOUNDS < METRICS_BUCKETS && N_JOB_TIME_BOUNDS < METRICS_BUCKETS, "one more bucket is +Inf");
 
 static size_t code_index(enum mla_status code)
 {
@@ -97,6 +107,29 @@ void metrics_observe_jobs(struct metrics_histogram *h, uint64_t jobs)
     observe(h, job_bounds, N_JOB_BOUNDS, (double)jobs);
 }
 
+void metrics_observe_job_us(struct metrics_histogram *h, uint64_t us)
+{
+    observe(h, job_time_bounds, N_JOB_TIME_BOUNDS, (double)us * 1e-6);
+}
+
+bool metrics_launch_begin(struct metrics *m)
+{
+    return m->launches_running++ > 0;
+}
+
+void metrics_launch_end(struct metrics *m, bool followed, uint64_t started_ns, uint64_t ended_ns, uint64_t predicted_ns)
+{
+    uint64_t took = ended_ns - started_ns;
+    if (followed)
+        observe(&m->gap_seconds, gap_bounds, N_GAP_BOUNDS,
+                started_ns > m->launch_ended_ns ? (double)(started_ns - m->launch_ended_ns) * 1e-9 : 0);
+    if (predicted_ns > 0)
+        observe(&m->prediction_ratio, ratio_bounds, N_RATIO_BOUNDS, (double)took / (double)predicted_ns);
+    m->launch_ns += took;
+    m->launch_ended_ns = ended_ns;
+    m->launches_running--;
+}
+
 /* ---- rendering ---- */
 
 #define FAMILIES_MAX 64
@@ -156,6 +189,12 @@ static void single(struct out *o, const char *name, enum mla_metric_type type, c
     sample(o, "", (double)value, "%s", "");
 }
 
+static void seconds(struct out *o, const char *name, const char *help, uint64_t ns)
+{
+    family(o, name, MLA_METRIC_COUNTER, help, 1);
+    sample(o, "", (double)ns * 1e-9, "%s", "");
+}
+
 static void by_code(struct out *o, const char *name, const char *help, const uint64_t *counts, const char *label,
                     uint32_t first)
 {
@@ -195,6 +234,16 @@ static void render_work(struct out *o, const struct metrics *m)
     histogram(o, "mlad_job_queue_seconds", "From ready to launch.", &m->queue_seconds, time_bounds, N_TIME_BOUNDS);
     histogram(o, "mlad_job_run_seconds", "From launch to the end of the batch.", &m->run_seconds, time_bounds,
               N_TIME_BOUNDS);
+    histogram(o, "mlad_job_seconds", "From a job's arrival to the end of its batch.", &m->job_seconds, job_time_bounds,
+              N_JOB_TIME_BOUNDS);
+    histogram(o, "mlad_prediction_ratio", "What a launch took, over what the cost model predicted.",
+              &m->prediction_ratio, ratio_bounds, N_RATIO_BOUNDS);
+    histogram(o, "mlad_batch_gap_seconds",
+              "Between two launches, the second of which was queued before the first ended.", &m->gap_seconds,
+              gap_bounds, N_GAP_BOUNDS);
+    seconds(o, "mlad_launch_seconds_total", "Time in which launches of jobs ran.", m->launch_ns);
+    seconds(o, "mlad_step_run_seconds_total", "Time in which layers of steps ran, each step's for itself.",
+            m->step_run_ns);
     histogram(o, "mlad_batch_jobs", "Jobs per launch.", &m->batch_jobs, job_bounds, N_JOB_BOUNDS);
     single(o, "mlad_batches_total", MLA_METRIC_COUNTER, "Launches.", m->batches);
     single(o, "mlad_plans_total", MLA_METRIC_COUNTER, "Plans made; a batch that a job leaves is planned again.",

@@ -3,6 +3,7 @@
 #ifndef MLA_DAEMON_APP_METRICS_H
 #define MLA_DAEMON_APP_METRICS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "proto/arena.h"
@@ -10,7 +11,7 @@
 
 #define METRICS_REQUESTS 24 /* entries of MLA_REQUEST_LIST; checked in metrics.c */
 #define METRICS_CODES    64 /* at least the entries of MLA_STATUS_LIST */
-#define METRICS_BUCKETS  20
+#define METRICS_BUCKETS  40
 
 struct metrics_histogram {
     uint64_t buckets[METRICS_BUCKETS]; /* not cumulative; the last real one is followed by +Inf */
@@ -26,8 +27,13 @@ struct metrics {
     uint64_t steps[METRICS_CODES];       /* captured steps, by status of the answer */
     uint64_t step_layers;                /* of them that have run */
     struct metrics_histogram wait_seconds, queue_seconds, run_seconds, batch_jobs;
+    struct metrics_histogram job_seconds; /* from arrival to answer, in finer steps */
+    struct metrics_histogram prediction_ratio, gap_seconds;
     uint64_t batches, tiles, items, reduces, useful_rows, row_slots, item_units, pages;
-    uint64_t stages; /* plans made; more than batches when a job left one that was staged */
+    uint64_t launch_ns, step_run_ns; /* of ended launches of jobs; of layers of steps */
+    uint32_t launches_running;
+    uint64_t launch_ended_ns; /* the last one's end */
+    uint64_t stages;          /* plans made; more than batches when a job left one that was staged */
 };
 
 /* Values that others own, read when rendering. */
@@ -46,8 +52,15 @@ void metrics_count_reply(struct metrics *m, enum mla_status code);
 void metrics_count_job(struct metrics *m, enum mla_status code);
 void metrics_count_fault(struct metrics *m, enum mla_status code);
 void metrics_count_step(struct metrics *m, enum mla_status code, uint32_t layers_done);
-void metrics_observe_us(struct metrics_histogram *h, uint64_t us); /* of a _seconds histogram */
+void metrics_observe_us(struct metrics_histogram *h, uint64_t us);     /* of a _seconds histogram */
+void metrics_observe_job_us(struct metrics_histogram *h, uint64_t us); /* of job_seconds */
 void metrics_observe_jobs(struct metrics_histogram *h, uint64_t jobs);
+
+/* A launch of jobs begins: whether others run before it, so that it follows the last one without a pause if it can. Its
+ * end: what it took, against what was predicted for it and against the end of the one before. */
+bool metrics_launch_begin(struct metrics *m);
+void metrics_launch_end(struct metrics *m, bool followed, uint64_t started_ns, uint64_t ended_ns,
+                        uint64_t predicted_ns);
 
 /* Builds a METRICS reply in the arena. 0, or -ENOMEM. */
 int metrics_render(const struct metrics *m, const struct metrics_gauges *gauges, struct mla_arena *arena,

@@ -201,6 +201,7 @@ struct app_batch {
     struct be_done_word *done;
     size_t done_cap;
     struct be_batch be;
+    bool followed; /* launched behind one that ran: for the metrics */
     struct app_request request;
 };
 

@@ -78,6 +78,7 @@ static void reply(struct app_template *t)
     r->timing.queue_us = t->step.queue_ns / MLA_NS_PER_US;
     r->timing.run_us = t->step.run_ns / MLA_NS_PER_US;
     metrics_count_step(&t->client->app->metrics, r->status.code, t->step.layers_done);
+    t->client->app->metrics.step_run_ns += t->step.run_ns;
     t->client->jobs_answered++;
     t->client->n_unanswered--;
     app_reply(t->client, MLA_MSG_STEP, t->request_id, &message);

@@ -93,9 +93,13 @@ void small_close(struct small *s)
 
 double small_metric(const struct mla_metrics_info *metrics, const char *name)
 {
-    for (size_t i = 0; i < metrics->n_families; i++)
-        if (strcmp(metrics->families[i]->name, name) == 0 && metrics->families[i]->n_samples > 0)
-            return metrics->families[i]->samples[0].value;
+    for (size_t i = 0; i < metrics->n_families; i++) {
+        const struct mla_metric_family *f = metrics->families[i];
+        size_t n = strlen(f->name);
+        for (size_t k = 0; k < f->n_samples && strncmp(name, f->name, n) == 0; k++)
+            if (strcmp(f->samples[k].suffix, name + n) == 0 && f->samples[k].labels[0] == '\0')
+                return f->samples[k].value;
+    }
     return (double)NAN;
 }
 

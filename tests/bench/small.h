@@ -22,7 +22,7 @@ void small_close(struct small *s);
 /* Bytes of a request and of its reply with their headers, by the daemon's own counters. 0, or -1 after a line. */
 int small_sizes(struct small *s, size_t *request_bytes, size_t *reply_bytes);
 
-/* A metric without labels, by name; NaN when it is not there. */
+/* A metric without labels, by its full name ("mlad_batch_jobs_sum"); NaN when it is not there. */
 double small_metric(const struct mla_metrics_info *metrics, const char *name);
 
 #endif

@@ -296,6 +296,7 @@ START_TEST(histograms_are_cumulative)
         metrics_observe_us(&metrics.wait_seconds, us);
         metrics_observe_us(&metrics.queue_seconds, us);
         metrics_observe_us(&metrics.run_seconds, us);
+        metrics_observe_job_us(&metrics.job_seconds, us);
     }
     for (uint64_t jobs = 1; jobs <= 1 << 20; jobs *= 2)
         metrics_observe_jobs(&metrics.batch_jobs, jobs);
@@ -307,7 +308,8 @@ START_TEST(histograms_are_cumulative)
         check_histogram(&reply.metrics[i]);
         n++;
     }
-    ck_assert_uint_eq(n, 4);
+    ck_assert_uint_eq(n, 7);
+    ck_assert_double_eq(value_of("mlad_job_seconds", "_count", ""), 30);
     ck_assert_double_eq(value_of("mlad_job_wait_seconds", "_count", ""), 30);
     ck_assert_double_eq(value_of("mlad_batch_jobs", "_count", ""), 21);
     ck_assert_double_eq(value_of("mlad_batch_jobs", "_sum", ""), (1 << 21) - 1);
@@ -341,6 +343,27 @@ START_TEST(bounds_belong_to_their_bucket)
     ck_assert_double_eq(value_of("mlad_batch_jobs", "_bucket", "le=\"1\""), 1);
     ck_assert_double_eq(value_of("mlad_batch_jobs", "_bucket", "le=\"2\""), 2);
     ck_assert_double_eq(value_of("mlad_batch_jobs", "_bucket", "le=\"4\""), 3);
+}
+END_TEST
+
+/* Two launches in flight: the second follows the first after 3 us; a third comes to an idle device. */
+START_TEST(launches_against_their_predictions)
+{
+    bool first = metrics_launch_begin(&metrics), second = metrics_launch_begin(&metrics);
+    ck_assert(!first && second);
+    metrics_launch_end(&metrics, first, 1000000, 1100000, 90000);
+    metrics_launch_end(&metrics, second, 1103000, 1203000, 200000);
+    ck_assert(!metrics_launch_begin(&metrics));
+    metrics_launch_end(&metrics, false, 9000000, 9100000, 0); /* a plan without a prediction */
+    render();
+    ck_assert_double_eq(value_of("mlad_prediction_ratio", "_bucket", "le=\"0.5\""), 1);
+    ck_assert_double_eq(value_of("mlad_prediction_ratio", "_bucket", "le=\"1.1\""), 1);
+    ck_assert_double_eq(value_of("mlad_prediction_ratio", "_bucket", "le=\"1.2\""), 2);
+    ck_assert_double_eq(value_of("mlad_prediction_ratio", "_count", ""), 2);
+    ck_assert_double_eq(value_of("mlad_batch_gap_seconds", "_bucket", "le=\"2e-06\""), 0);
+    ck_assert_double_eq(value_of("mlad_batch_gap_seconds", "_bucket", "le=\"5e-06\""), 1);
+    ck_assert_double_eq(value_of("mlad_batch_gap_seconds", "_count", ""), 1);
+    ck_assert_double_eq_tol(value_of("mlad_launch_seconds_total", "", ""), 300e-6, 1e-12);
 }
 END_TEST
 
@@ -393,6 +416,7 @@ MLA_SUITE(app_metrics)
     tcase_add_test(tc, every_number_has_its_series);
     tcase_add_test(tc, histograms_are_cumulative);
     tcase_add_test(tc, bounds_belong_to_their_bucket);
+    tcase_add_test(tc, launches_against_their_predictions);
     tcase_add_test(tc, an_arena_too_small);
     tcase_add_test(tc, fits_a_reply);
 }

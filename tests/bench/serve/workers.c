@@ -64,11 +64,11 @@ struct counters {
 static struct counters read_counters(const struct workers *w)
 {
     const char *s = w->daemon.socket;
-    return (struct counters){.busy_s = serve_metric(s, "mlad_gpu_busy_seconds_total"),
-                             .gap_s = serve_metric(s, "mlad_batch_gap_seconds_total"),
-                             .gaps = serve_metric(s, "mlad_batch_gaps_total"),
+    return (struct counters){.busy_s = serve_metric(s, "mlad_launch_seconds_total"),
+                             .gap_s = serve_metric(s, "mlad_batch_gap_seconds_sum"),
+                             .gaps = serve_metric(s, "mlad_batch_gap_seconds_count"),
                              .batches = serve_metric(s, "mlad_batches_total"),
-                             .jobs = serve_metric(s, "mlad_batch_jobs_total")};
+                             .jobs = serve_metric(s, "mlad_batch_jobs_sum")};
 }
 
 static int run_cell(struct workers *w, size_t count, enum way way)
