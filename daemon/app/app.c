@@ -7,6 +7,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "daemon/app/costs.h"
 #include "daemon/app/state.h"
 #include "daemon/util/clock.h"
 #include "daemon/util/random.h"
@@ -283,9 +284,32 @@ static int fail(const char *what, const struct mla_error *err)
     return APP_EXIT_START;
 }
 
+/* The planner's constants of a file, if one is configured. */
+static int read_costs(const struct app_config *config, struct costs_file *file)
+{
+    struct mla_error err = {.field = "device.costs", .code = MLA_INVALID_ARGUMENT};
+    if (config->costs[0] == '\0' || costs_load(config->costs, file, err.text, sizeof(err.text)) == 0)
+        return APP_EXIT_OK;
+    return fail("costs", &err);
+}
+
+/* Constants of another device would mislead rather than help. */
+static int check_costs(const struct app_config *config, const struct costs_file *file, const struct be_facts *facts)
+{
+    struct mla_error err = {0};
+    if (config->costs[0] == '\0' ||
+        (strcmp(file->device, facts->device_name) == 0 && file->rows_per_unit == facts->device.rows_per_unit))
+        return APP_EXIT_OK;
+    mla_error_set(&err, MLA_WRONG_DEVICE, "device.costs",
+                  "%s was measured on %s with units of %u rows, not on %s with %u", config->costs, file->device,
+                  file->rows_per_unit, facts->device_name, facts->device.rows_per_unit);
+    return fail("costs", &err);
+}
+
 static int open_backend(struct app *app)
 {
     struct mla_error err = {0};
+    struct costs_file costs;
     const struct be_ops *ops = be_find(app->config->backend); /* config_check() has found it */
     const struct app_config *c = app->config;
     struct be_config config = {.threads = (uint32_t)c->cpu_threads,
@@ -294,7 +318,10 @@ static int open_backend(struct app *app)
                                .kernels_dir = c->kernels_dir[0] == '\0' ? NULL : c->kernels_dir,
                                .variant = c->kernel[0] == '\0' ? NULL : c->kernel,
                                .spin_us = (uint32_t)c->spin_us,
-                               .host_bytes = c->host_bytes};
+                               .host_bytes = c->host_bytes,
+                               .costs = c->costs[0] == '\0' ? NULL : &costs.costs};
+    if (read_costs(c, &costs) != APP_EXIT_OK)
+        return APP_EXIT_START;
     if (be_open(&app->be, ops, &config, &err) != 0)
         return fail("backend", &err);
     const struct be_facts *facts = be_facts(&app->be);
@@ -304,6 +331,10 @@ static int open_backend(struct app *app)
             facts->name, facts->device_name, facts->gpu_uuid, facts->isolation, facts->device.resident_units,
             facts->device.rows_per_unit, (unsigned long long)facts->workspace_bytes,
             (unsigned long long)facts->device_memory_bytes);
+    if (check_costs(c, &costs, facts) != APP_EXIT_OK) {
+        be_close(&app->be);
+        return APP_EXIT_START;
+    }
     return APP_EXIT_OK;
 }
 

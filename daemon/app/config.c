@@ -63,6 +63,7 @@ static const struct key keys[] = {
     {"device", "kernel", KEY_TEXT, AT(kernel), 0, 160, ""},
     {"device", "spin_us", KEY_U64, AT(spin_us), 0, 10000000, "100"},
     {"device", "host_bytes", KEY_BYTES, AT(host_bytes), 1 << 20, 64 * GIB, "256M"},
+    {"device", "costs", KEY_TEXT, AT(costs), 0, 160, ""},
 };
 #define N_KEYS (sizeof(keys) / sizeof(keys[0]))
 

@@ -54,6 +54,7 @@ struct app_config {
     char kernel[CONFIG_TEXT_BYTES];      /* section of kernels.ini; "": the first that fits */
     uint64_t spin_us;
     uint64_t host_bytes;
+    char costs[CONFIG_TEXT_BYTES]; /* file of measured cost constants; "": the kernels' own */
 };
 
 void config_defaults(struct app_config *config);

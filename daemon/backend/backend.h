@@ -41,13 +41,14 @@ struct be_facts {
 };
 
 struct be_config {
-    uint32_t threads;         /* cpu: 0 = one per online CPU */
-    const char *gpu;          /* cuda: "0" (index), or a UUID "GPU-..."; NULL: 0 */
-    const char *kernels_dir;  /* cuda: directory of kernels.ini; NULL: mla_kernels_options.directory's own rule */
-    const char *variant;      /* cuda: section of it; NULL: the first that fits */
-    uint32_t spin_us;         /* cuda: how long the device thread polls after the last work before it sleeps */
-    uint64_t host_bytes;      /* cuda: pinned host memory for be_host_alloc(), taken at open */
-    uint64_t workspace_bytes; /* partials of one batch; taken at open */
+    uint32_t threads;               /* cpu: 0 = one per online CPU */
+    const char *gpu;                /* cuda: "0" (index), or a UUID "GPU-..."; NULL: 0 */
+    const char *kernels_dir;        /* cuda: directory of kernels.ini; NULL: mla_kernels_options.directory's own rule */
+    const char *variant;            /* cuda: section of it; NULL: the first that fits */
+    uint32_t spin_us;               /* cuda: how long the device thread polls after the last work before it sleeps */
+    uint64_t host_bytes;            /* cuda: pinned host memory for be_host_alloc(), taken at open */
+    uint64_t workspace_bytes;       /* partials of one batch; taken at open */
+    const struct plan_costs *costs; /* instead of the backend's own; read at open; NULL: none */
 };
 
 /* One allocation of a CUDA_VMM region: [offset, offset + size) of what the descriptor exports. */

@@ -66,6 +66,7 @@ static const struct key {
     TXT(device, kernel, 0, 160, ""),
     NUM(NUMBER, device, spin_us, 0, 10000000, 100),
     NUM(SIZE, device, host_bytes, MIB, 64 * GIB, 256 * MIB),
+    TXT(device, costs, 0, 160, ""),
 };
 #define N_KEYS ((int)(sizeof(keys) / sizeof(keys[0])))
 

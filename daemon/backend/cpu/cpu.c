@@ -60,6 +60,8 @@ static int cpu_open(const struct be_config *config, struct backend **out, struct
     if (!be)
         return mla_error_set(err, MLA_OUT_OF_MEMORY, NULL, "no memory for the CPU backend");
     fill_facts(&be->facts, threads, config->workspace_bytes);
+    if (config->costs)
+        be->facts.costs = *config->costs;
     int rc = cpu_device_open(&be->device, &be->facts, threads, config->workspace_bytes);
     if (rc != 0) {
         free(be);

@@ -93,7 +93,7 @@ void cu_device_facts(struct backend *be)
     snprintf(f->device_name, sizeof f->device_name, "%s", k->device_name);
     f->isolation = behind_mps(be) ? "shared" : "isolated";
     f->device = k->device;
-    f->costs = k->costs;
+    f->costs = be->options.own_costs ? be->options.costs : k->costs;
     f->tile_rows = k->tile_rows;
     f->workspace_bytes = be->options.workspace_bytes;
     f->scratch_bytes = CU_SCRATCH_BYTES;

@@ -91,6 +91,8 @@ struct cu_options {
     uint64_t host_bytes;
     uint64_t workspace_bytes;
     bool blob_pinned;
+    bool own_costs; /* not the kernels' */
+    struct plan_costs costs;
 };
 
 struct backend {

@@ -148,6 +148,9 @@ static void copy_options(struct cu_options *o, const struct be_config *config)
     o->host_bytes = config->host_bytes ? config->host_bytes : CU_HOST_BYTES;
     o->workspace_bytes = config->workspace_bytes;
     o->blob_pinned = blob && strcmp(blob, "pinned") == 0;
+    o->own_costs = config->costs != NULL;
+    if (o->own_costs)
+        o->costs = *config->costs;
 }
 
 static uint64_t cuda_scratch_bytes(const struct backend *be, const struct plan_request *request)

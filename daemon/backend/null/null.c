@@ -35,6 +35,8 @@ static int null_open(const struct be_config *config, struct backend **out, struc
         return rc;
     }
     plan_device_preset("h200", &be->facts.device, &be->facts.costs);
+    if (config->costs)
+        be->facts.costs = *config->costs;
     be->facts.name = "null";
     strcpy(be->facts.gpu_uuid, "NULL-00000000000000000000000000000000");
     strcpy(be->facts.device_name, "nothing, planned for as an H200");
