@@ -2,11 +2,11 @@
  * take along what comes meanwhile. */
 #include "daemon/sched/internal.h"
 
-#define RATIO_ONE  (UINT64_C(1) << 16)
-#define RATIO_MIN  (RATIO_ONE >> 6)
-#define RATIO_MAX  (RATIO_ONE << 8)
-#define NS_LIMIT   (UINT64_C(1) << 38) /* of a prediction, 4 minutes: products stay below 2^64 */
-#define PAST_SHARE 8                   /* a launch counts for an eighth of the ratio */
+#define RATIO_ONE (UINT64_C(1) << 16)
+#define RATIO_MIN (RATIO_ONE >> 6)
+#define RATIO_MAX (RATIO_ONE << 8)
+#define NS_LIMIT  (UINT64_C(1) << 38) /* of a prediction, 4 minutes: products stay below 2^64 */
+#define PAST_NS   (UINT64_C(1) << 27) /* so much of what was predicted, 134 ms, counts in full */
 
 uint64_t sched_pace_scaled(const struct sched *s, uint64_t predicted_ns)
 {
@@ -50,9 +50,15 @@ static void learn(struct sched *s, const struct sched_batch *batch)
     uint64_t ns = s->now_ns - batch->started_ns;
     s->counts.predicted_ns += batch->predicted_ns;
     s->counts.measured_ns += ns;
-    uint64_t ratio = (ns < NS_LIMIT ? ns : NS_LIMIT) * RATIO_ONE / batch->predicted_ns;
-    ratio = ratio < RATIO_MIN ? RATIO_MIN : ratio > RATIO_MAX ? RATIO_MAX : ratio;
-    s->ratio_q16 = s->ratio_q16 ? (s->ratio_q16 * (PAST_SHARE - 1) + ratio) / PAST_SHARE : ratio;
+    /* By time, not by number: what a launch costs beside its work makes short ones look slow. */
+    s->past_predicted_ns += batch->predicted_ns;
+    s->past_measured_ns += ns < batch->predicted_ns << 8 ? ns : batch->predicted_ns << 8;
+    while (s->past_predicted_ns > PAST_NS) {
+        s->past_predicted_ns /= 2;
+        s->past_measured_ns /= 2;
+    }
+    uint64_t ratio = (s->past_measured_ns << 16) / s->past_predicted_ns;
+    s->ratio_q16 = ratio < RATIO_MIN ? RATIO_MIN : ratio > RATIO_MAX ? RATIO_MAX : ratio;
 }
 
 /* Launches end in their order; were it otherwise, the one behind would have begun already. */

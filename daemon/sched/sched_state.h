@@ -34,11 +34,12 @@ struct sched {
     struct sched_batch *staged; /* the one batch in FORMED, PLANNING or PLANNED; NULL: none */
     uint32_t n_running;         /* launches on the device */
 
-    uint64_t virtual_ns;   /* the largest tag that was served */
-    uint64_t n_formed;     /* batches; sched_flow.scan */
-    uint64_t gather_since; /* when jobs began to wait for the next batch */
-    uint32_t n_parts;      /* that the flows have to give; jobs count once */
-    uint64_t ratio_q16;    /* what launches took of late / what was predicted, times 2^16 */
+    uint64_t virtual_ns;                          /* the largest tag that was served */
+    uint64_t n_formed;                            /* batches; sched_flow.scan */
+    uint64_t gather_since;                        /* when jobs began to wait for the next batch */
+    uint32_t n_parts;                             /* that the flows have to give; jobs count once */
+    uint64_t past_predicted_ns, past_measured_ns; /* of late */
+    uint64_t ratio_q16;                           /* what launches took of late / what was predicted, times 2^16 */
 
     uint64_t backlog_ns;   /* sum over the peers */
     uint32_t n_backlogged; /* peers that have some */

@@ -97,8 +97,10 @@ static void say_batch(const struct sched_batch *batch, uint32_t generation)
     say("%c.%u{", (char)('A' + (batch - st.sched.batches)), generation);
     uint32_t n = 0;
     list_for_each (node, &batch->jobs) {
-        const struct actor *a = (const struct actor *)(const void *)sched_part_at(node)->job;
-        say("%s%s", n++ ? " " : "", a->name);
+        const struct sched_part *part = sched_part_at(node);
+        say("%s%s", n++ ? " " : "", ((const struct actor *)(const void *)part->job)->name);
+        if (part->job->n_parts > 1)
+            say("/%u", part->index + 1);
     }
     say("}");
     ck_assert_uint_eq(n, batch->n_jobs);
@@ -143,6 +145,14 @@ static void say_action(const struct sched_action *a)
     }
 }
 
+static uint64_t predicted(const struct sched_batch *batch)
+{
+    uint64_t ns = 0;
+    list_for_each (node, &batch->jobs)
+        ns += sched_part_at(node)->job->load_ns;
+    return ns;
+}
+
 static void carry_out(void)
 {
     struct sched_action a;
@@ -153,6 +163,7 @@ static void carry_out(void)
             sched_step(&st.sched, &(struct sched_event){.kind = SCHED_PLANNED,
                                                         .now_ns = st.now_us * 1000,
                                                         .batch = a.batch,
+                                                        .predicted_ns = predicted(a.batch),
                                                         .generation = a.generation});
     }
     say(st.n_actions ? "\n" : " -> nothing\n");
@@ -192,6 +203,11 @@ void at(uint64_t us)
     st.now_us = us;
 }
 
+void weight(const char *peer, uint32_t weight)
+{
+    st.peers[peer[0] - 'a'].weight = weight;
+}
+
 void plans_by_hand(void)
 {
     st.by_hand = true;
@@ -205,6 +221,9 @@ void story_submit(const struct story_job *job)
     a->job.peer = &st.peers[job->name[0] - 'a'];
     a->job.compat = job->compat;
     a->job.cost = job->cost;
+    a->job.load_ns = job->load_us * 1000;
+    a->job.n_parts = job->parts;
+    a->job.priority = job->priority;
     a->job.seqs = job->seqs ? job->seqs : 1;
     a->job.has_ready = job->ready_word;
     a->job.pins = a->pins;
@@ -257,6 +276,18 @@ void done(const char *slot)
     give((struct sched_event){.kind = SCHED_BATCH_DONE, .batch = slot_named(slot)});
 }
 
+void done_next(void)
+{
+    const struct sched_batch *first = NULL;
+    for (int i = 0; i < SCHED_BATCHES; i++) {
+        const struct sched_batch *b = &st.sched.batches[i];
+        if (b->state == SCHED_SLOT_RUNNING && (!first || b->number < first->number))
+            first = b;
+    }
+    ck_assert_ptr_nonnull(first);
+    done((const char[]){(char)('A' + (first - st.sched.batches)), 0});
+}
+
 void failed(const char *slot, enum mla_status code)
 {
     line("DONE %s %s", slot, code_name(code));
@@ -269,6 +300,7 @@ static void plan_answer(const char *slot, enum mla_status code)
     give((struct sched_event){.kind = SCHED_PLANNED,
                               .batch = slot_named(slot),
                               .generation = (uint32_t)strtoul(slot + 2, NULL, 10),
+                              .predicted_ns = predicted(slot_named(slot)),
                               .code = code});
 }
 

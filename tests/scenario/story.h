@@ -9,7 +9,8 @@
  *           "250 DONE A -> REPLY a1 OK\n");
  *
  * A line is: time in us, event, "->", actions ("nothing" if there are none). A job's peer is the first letter of its
- * name. Slots of batches are A and B; A.2 is generation 2 of slot A; #1 is the number of a launch. One story at a time.
+ * name. Slots of batches are A and B; A.2 is generation 2 of slot A; #1 is the number of a launch; a1/3 is the third
+ * part of a1. A launch is predicted to take the loads of its jobs together. One story at a time.
  */
 #ifndef MLA_TESTS_STORY_H
 #define MLA_TESTS_STORY_H
@@ -20,6 +21,9 @@ struct story_job {
     const char *name;
     uint64_t compat;
     uint64_t cost;
+    uint64_t load_us; /* of each part */
+    uint32_t parts;   /* 0: one */
+    uint32_t priority;
     uint32_t seqs;       /* 0: one */
     uint64_t timeout_us; /* 0: none */
     bool overdue;        /* its deadline is now */
@@ -34,7 +38,8 @@ struct story_job {
 /* Limits left at 0: 100 in flight, 1 running, 8 jobs and 64 sequences a batch, no cost limit. */
 void story_begin(const struct sched_config *config);
 void story_submit(const struct story_job *job);
-void at(uint64_t us);     /* moves the time forward */
+void at(uint64_t us); /* moves the time forward */
+void weight(const char *peer, uint32_t weight);
 void plans_by_hand(void); /* from now on STAGE is answered by planned(), else at once */
 
 void ready(const char *job);
@@ -43,6 +48,7 @@ void cancel(const char *job);
 void timer(void);
 void submitted(const char *slot);
 void done(const char *slot);
+void done_next(void); /* the launch that has been on the device longest */
 void failed(const char *slot, enum mla_status code);
 void planned(const char *slot_and_generation); /* "A.1" */
 void cannot_plan(const char *slot_and_generation, enum mla_status code);
