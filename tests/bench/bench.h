@@ -16,6 +16,7 @@
 #define BENCH_HELPED  78
 typedef int (*bench_fn)(int argc, char **argv, struct bench_report *report);
 
+int bench_calibrate(int argc, char **argv, struct bench_report *report);
 int bench_costs(int argc, char **argv, struct bench_report *report);
 int bench_cpu(int argc, char **argv, struct bench_report *report);
 int bench_mix(int argc, char **argv, struct bench_report *report);

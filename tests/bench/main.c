@@ -24,6 +24,8 @@ static const struct {
     {"costs", bench_costs,
      "the planner's cost constants from the CSV of shapes --splits: --from FILE [--units N] "
      "[--rows-per-unit N]"},
+    {"calibrate", bench_calibrate,
+     "the same from a short search on the GPU at hand: --out FILE, which mlad's device.costs then names"},
     {"shapes", bench_shapes, "the kernels on a GPU: reference shapes, splits, errors and more; shapes --help tells"},
     {NULL, NULL, NULL},
 };

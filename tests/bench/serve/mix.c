@@ -118,10 +118,13 @@ int bench_mix(int argc, char **argv, struct bench_report *report)
 {
     static struct mix m = {.serve = {.ms = 500, .rounds = 4}, .small = {.name = "small"}, .large = {.name = "large"}};
     report->title = "mix";
-    if (take_shapes(&m, argc, argv) != 0 || serve_open(&m.serve, argc, argv, report, false) != 0)
-        return -1;
+    int rc = take_shapes(&m, argc, argv);
+    if (rc == 0)
+        rc = serve_open(&m.serve, argc, argv, report, false);
+    if (rc != 0)
+        return rc;
     m.small.heads = m.large.heads = m.serve.heads;
-    int rc = start_all(&m);
+    rc = start_all(&m);
     if (rc == 0)
         rc = measure(&m);
     if (rc == 0) {

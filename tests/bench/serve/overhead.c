@@ -112,11 +112,14 @@ int bench_overhead(int argc, char **argv, struct bench_report *report)
 {
     static struct overhead o = {.serve = {.ms = 200, .rounds = 10}, .client = {.name = "bench-overhead"}};
     report->title = "overhead";
-    if (take_shapes(&o, argc, argv) != 0 || serve_open(&o.serve, argc, argv, report, false) != 0)
-        return -1;
+    int rc = take_shapes(&o, argc, argv);
+    if (rc == 0)
+        rc = serve_open(&o.serve, argc, argv, report, false);
+    if (rc != 0)
+        return rc;
     o.client.heads = o.serve.heads;
     o.direct = o.client;
-    int rc = serve_crew(&o.serve, &o.members[0], 1, &o.direct, o.serve.none.dir);
+    rc = serve_crew(&o.serve, &o.members[0], 1, &o.direct, o.serve.none.dir);
     if (rc == 0)
         rc = serve_daemon(&o.serve, &o.daemon, o.serve.none.dir, NULL);
     o.client.sockets[0] = o.daemon.socket;

@@ -3,13 +3,31 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "kernels/host/cuda_driver.h"
 #include "tests/bench/machine.h"
 #include "tests/bench/small.h"
 #include "tests/bench/stats.h"
 
 #define CPUS_OF_DAEMONS 2
 #define CPUS_LEAST      4
+
+/* In a process of its own: this one is to fork others that call CUDA. */
+static int probe(void)
+{
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct cuda_driver driver;
+        char why[512] = "";
+        bool there = cuda_driver_open(NULL, &driver, why, sizeof why) == 0;
+        if (!there)
+            fprintf(stderr, "mla-bench: skipped: %s\n", why);
+        _exit(there ? 0 : BENCH_SKIPPED);
+    }
+    return pid > 0 && bench_reap(pid) == 0 ? 0 : BENCH_SKIPPED;
+}
 
 int serve_open(struct serve *s, int argc, char **argv, struct bench_report *report, bool with_mps)
 {
@@ -31,7 +49,8 @@ int serve_open(struct serve *s, int argc, char **argv, struct bench_report *repo
     s->n_cpus = s->n_cpus < SERVE_CPUS_MAX ? s->n_cpus : SERVE_CPUS_MAX;
     s->n_daemon_cpus = s->n_cpus >= CPUS_LEAST ? CPUS_OF_DAEMONS : 0;
     snprintf(s->none.dir, sizeof s->none.dir, "/tmp/mla-mps-none");
-    return with_mps ? bench_mps_start(&s->mps) : 0;
+    int rc = probe();
+    return rc == 0 && with_mps ? bench_mps_start(&s->mps) : rc;
 }
 
 void serve_close(struct serve *s)

@@ -20,7 +20,8 @@ struct serve {
     struct bench_report *report;
 };
 
-/* Takes --mlad, --ms, --rounds, --heads; makes the folders. with_mps: also starts a server. 0, or -1 after a line. */
+/* Takes --mlad, --ms, --rounds, --heads; makes the folders. with_mps: also starts a server. 0, or -1 or BENCH_SKIPPED
+ * after a line. */
 int serve_open(struct serve *s, int argc, char **argv, struct bench_report *report, bool with_mps);
 void serve_close(struct serve *s);
 

@@ -181,10 +181,13 @@ int bench_workers(int argc, char **argv, struct bench_report *report)
 {
     static struct workers w = {.serve = {.ms = 200, .rounds = 3}, .client = {.name = "bench-worker"}};
     report->title = "workers";
-    if (take_shapes(&w, argc, argv) != 0 || serve_open(&w.serve, argc, argv, report, true) != 0)
-        return -1;
+    int rc = take_shapes(&w, argc, argv);
+    if (rc == 0)
+        rc = serve_open(&w.serve, argc, argv, report, true);
+    if (rc != 0)
+        return rc;
     make_configs(&w);
-    int rc = start_all(&w);
+    rc = start_all(&w);
     if (rc == 0)
         rc = measure(&w);
     if (rc == 0) {
