@@ -7,7 +7,7 @@ foreach(theme lengths tails output faults layouts numerics splits masks words re
   list(APPEND mlad_tests_of backend_${theme})
 endforeach()
 list(APPEND mlad_tests_of test_backend_cuda_memory test_client_cuda)
-foreach(subject workers memory time deaths faults)
+foreach(subject workers memory time deaths faults steps)
   list(APPEND mlad_tests_of test_gpu_${subject})
 endforeach()
 
@@ -35,7 +35,8 @@ add_custom_target(mlad_commit
   COMMENT "Naming the commit for tests/gpu/run.sh" VERBATIM)
 
 mlad_portable(
-  PROGRAMS mlad mlactl mlad-tests gpu_kernels mla-bench mla_example_worker_cuda mla_quickstart_worker
+  PROGRAMS mlad mlactl mlad-tests gpu_kernels mla-bench mla_example_worker_cuda mla_example_worker_step
+    mla_quickstart_worker
   FILES "${mlad_commit}" "${CMAKE_CURRENT_SOURCE_DIR}/unit/schema.golden"
   KERNELS ${MLAD_KERNEL_FILES} "${MLAD_KERNELS_DIR}/kernels.ini")
 add_test(NAME portable_needs_glibc_only

@@ -259,6 +259,8 @@ examples() { # label
   export dir work
   # shellcheck disable=SC2016 # expanded by that shell
   start "$1/two example workers" 60 bash -c 'pair "$dir/mla_example_worker_cuda"'
+  # shellcheck disable=SC2016
+  start "$1/two workers of captured steps" 60 bash -c 'pair "$dir/mla_example_worker_step"'
   finish
 }
 
