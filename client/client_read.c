@@ -277,3 +277,26 @@ enum mla_status mla_drain(struct mla_client *client, const uint64_t *deadline_us
         *jobs_in_flight = reply->drain_reply.jobs_in_flight;
     return status;
 }
+
+enum mla_status mla_evict(struct mla_client *client, uint64_t client_id, uint64_t timeout_us)
+{
+    enum mla_status status = mlac_begin(client);
+    if (status != MLA_OK)
+        return status;
+    struct mla_message msg;
+    mla_message_init(&msg, MLA_MSG_EVICT);
+    msg.evict.client_id = client_id;
+    const struct mla_message *reply;
+    return mlac_call(client, &msg, NULL, 0, 0, timeout_us, &reply);
+}
+
+enum mla_status mla_reload(struct mla_client *client, uint64_t timeout_us)
+{
+    enum mla_status status = mlac_begin(client);
+    if (status != MLA_OK)
+        return status;
+    struct mla_message msg;
+    mla_message_init(&msg, MLA_MSG_RELOAD);
+    const struct mla_message *reply;
+    return mlac_call(client, &msg, NULL, 0, 0, timeout_us, &reply);
+}

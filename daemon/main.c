@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/app/access.h"
 #include "daemon/app/app.h"
 
 #define CONFIG_PATH "/etc/mlad/mlad.conf"
@@ -70,6 +71,58 @@ static int set(struct app_config *config, const char *key, const char *value, ch
     return config_set(config, assignment, why, why_bytes);
 }
 
+/* The command line as it came, for the first reading of the configuration and for every later one. */
+static struct command {
+    int argc;
+    char **argv;
+    const char *path; /* of the file; NULL: none */
+} command;
+
+/* One option. 0, an enum app_exit with why filled, or one of OPT_CHECK, OPT_VERSION and OPT_HELP. */
+static int take(int option, struct app_config *config, char *why, size_t why_bytes)
+{
+    static const struct {
+        int option;
+        const char *name, *key;
+    } setters[] = {{OPT_SOCKET, "--socket", "daemon.socket="},
+                   {OPT_BACKEND, "--backend", "daemon.backend="},
+                   {OPT_LOG_LEVEL, "--log-level", "daemon.log_level="},
+                   {OPT_SET, "--set", ""}};
+    for (size_t i = 0; i < sizeof(setters) / sizeof(setters[0]); i++) {
+        char inner[CONFIG_TEXT_BYTES + 256];
+        if (setters[i].option != option || set(config, setters[i].key, optarg, inner, sizeof(inner)) == 0)
+            continue;
+        snprintf(why, why_bytes, "%s: %s", setters[i].name, inner);
+        return APP_EXIT_USAGE;
+    }
+    return option == OPT_CHECK || option == OPT_VERSION || option == OPT_HELP ? option : 0;
+}
+
+/* File, then command line, then what both together must fulfil. As take(). */
+static int read_all(struct app_config *config, char *why, size_t why_bytes)
+{
+    static struct access_rights rights;
+    int check_only = 0, c;
+    config_defaults(config);
+    if (command.path != NULL && config_load(config, command.path, why, why_bytes) != 0)
+        return APP_EXIT_START;
+    optind = 1;
+    while ((c = getopt_long(command.argc, command.argv, "", options, NULL)) != -1) {
+        int r = take(c, config, why, why_bytes);
+        if (r != 0 && r != OPT_CHECK)
+            return r;
+        check_only |= r == OPT_CHECK;
+    }
+    if (config_check(config, why, why_bytes) != 0 || access_resolve(&rights, config, why, why_bytes) != 0)
+        return APP_EXIT_START;
+    return check_only ? OPT_CHECK : 0;
+}
+
+static int load_again(struct app_config *config, char *why, size_t why_bytes)
+{
+    return read_all(config, why, why_bytes) == 0 ? 0 : -1;
+}
+
 int main(int argc, char **argv)
 {
     static struct app_config config;
@@ -77,64 +130,34 @@ int main(int argc, char **argv)
     char why[512];
     if (argc > 0)
         argv[0] = program;
-    int usage_error = 0, check_only = 0, c;
-    const char *path = config_path(argc, argv, &usage_error);
+    int usage_error = 0;
+    command = (struct command){argc, argv, config_path(argc, argv, &usage_error)};
     if (usage_error) {
         fputs(usage, stderr);
         return APP_EXIT_USAGE;
     }
-    config_defaults(&config);
-    if (path != NULL && config_load(&config, path, why, sizeof(why)) != 0)
-        return bad(APP_EXIT_START, why);
-    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        int r = 0;
-        const char *option = "";
-        switch (c) {
-        case OPT_SOCKET:
-            option = "--socket";
-            r = set(&config, "daemon.socket=", optarg, why, sizeof(why));
-            break;
-        case OPT_BACKEND:
-            option = "--backend";
-            r = set(&config, "daemon.backend=", optarg, why, sizeof(why));
-            break;
-        case OPT_LOG_LEVEL:
-            option = "--log-level";
-            r = set(&config, "daemon.log_level=", optarg, why, sizeof(why));
-            break;
-        case OPT_SET:
-            option = "--set";
-            r = set(&config, "", optarg, why, sizeof(why));
-            break;
-        case OPT_CHECK:
-            check_only = 1;
-            break;
-        case OPT_VERSION:
-            puts("mlad " MLAD_VERSION);
-            return APP_EXIT_OK;
-        case OPT_HELP:
-            fputs(usage, stdout);
-            return APP_EXIT_OK;
-        default:
-            break;
-        }
-        if (r != 0) {
-            fprintf(stderr, "mlad: %s: %s\n", option, why);
-            return APP_EXIT_USAGE;
-        }
-    }
-    if (config_check(&config, why, sizeof(why)) != 0)
-        return bad(APP_EXIT_START, why);
-    if (check_only) {
+    int r = read_all(&config, why, sizeof(why));
+    switch (r) {
+    case 0:
+        break;
+    case OPT_CHECK:
         config_print(&config, stdout);
         return APP_EXIT_OK;
+    case OPT_VERSION:
+        puts("mlad " MLAD_VERSION);
+        return APP_EXIT_OK;
+    case OPT_HELP:
+        fputs(usage, stdout);
+        return APP_EXIT_OK;
+    default:
+        return bad(r, why);
     }
     enum mla_log_level level = MLA_LOG_INFO;
     mla_log_level_parse(config.log_level, &level);
     signal(SIGPIPE, SIG_IGN); /* whoever reads the log may go */
     mla_log_init();
     mla_log_set_level(level);
-    int code = app_run(&config);
+    int code = app_run(&config, load_again);
     if (code == APP_EXIT_DEVICE_LOST || code == APP_EXIT_DRAIN_TIMEOUT) {
         /* Threads of the backend still run: nothing that ends with the process may be taken from under them. */
         fflush(NULL);

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include "daemon/app/costs.h"
 #include "daemon/app/state.h"
 #include "daemon/util/clock.h"
+#include "daemon/util/notify.h"
 #include "daemon/util/random.h"
 
 /* One per process; static, so that what is still registered at exit stays reachable. */
@@ -188,6 +190,7 @@ static void lose_device(struct app *app, const struct mla_error *error)
         net_send(peer, &notice, 0);
     }
     step_device_lost(app);
+    service_status(app);
     app_event(app, (struct sched_event){.kind = SCHED_FATAL});
 }
 
@@ -235,6 +238,7 @@ void app_drain(struct app *app, uint64_t deadline_us)
             net_send(peer, &notice, 0);
         }
         cache_drain(app);
+        service_stopping(app, deadline_us);
     }
     uint64_t limit_us = (UINT64_MAX - now) / MLA_NS_PER_US;
     uint64_t deadline_ns = now + (deadline_us < limit_us ? deadline_us : limit_us) * MLA_NS_PER_US;
@@ -257,6 +261,7 @@ static void close_handles(struct app *app)
     for (size_t i = 0; i < sizeof(handles) / sizeof(handles[0]); i++)
         if (!uv_is_closing(handles[i]))
             uv_close(handles[i], NULL);
+    service_close(app);
 }
 
 static void on_net_closed(void *user)
@@ -322,8 +327,15 @@ static int open_backend(struct app *app)
                                .costs = c->costs[0] == '\0' ? NULL : &costs.costs};
     if (read_costs(c, &costs) != APP_EXIT_OK)
         return APP_EXIT_START;
-    if (be_open(&app->be, ops, &config, &err) != 0)
+    /* A driver named by MLA_CUDA_DRIVER has no nodes. */
+    if (strcmp(app->config->backend, "cuda") == 0 && c->wait_ms > 0 && getenv("MLA_CUDA_DRIVER") == NULL &&
+        !service_wait_for_nodes("/dev", c->wait_ms))
+        mla_log(MLA_LOG_WARNING, "no_device_nodes", "wait_ms=%llu", (unsigned long long)c->wait_ms);
+    mla_notify("STATUS=opening the %s backend", app->config->backend);
+    if (be_open(&app->be, ops, &config, &err) != 0) {
+        mla_notify("STATUS=could not start: %s", err.text);
         return fail("backend", &err);
+    }
     const struct be_facts *facts = be_facts(&app->be);
     mla_log(MLA_LOG_INFO, "backend",
             "name=%s device=%s gpu_uuid=%s isolation=%s units=%u rows_per_unit=%u workspace_bytes=%llu "
@@ -362,9 +374,11 @@ static int open_net(struct app *app)
     return APP_EXIT_OK;
 }
 
-static void init(struct app *app, const struct app_config *config)
+static void init(struct app *app, const struct app_config *config, app_load_fn load)
 {
-    app->config = config;
+    app->live = *config;
+    app->config = &app->live;
+    app->load = load;
     app->started_ns = mla_now_ns();
     app->health = MLA_HEALTH_STARTING;
     app->health_reason = "starting";
@@ -410,12 +424,18 @@ static void start_handles(struct app *app)
     app->sigterm.data = app->sigint.data = app;
     uv_signal_start(&app->sigterm, on_signal, SIGTERM);
     uv_signal_start(&app->sigint, on_signal, SIGINT);
+    service_start(app);
 }
 
-int app_run(const struct app_config *config)
+int app_run(const struct app_config *config, app_load_fn load)
 {
     struct app *app = &the_app;
-    init(app, config);
+    struct mla_error err = {0};
+    init(app, config, load);
+    if (access_resolve(&app->access, config, err.text, sizeof(err.text)) != 0) {
+        err.code = MLA_INVALID_ARGUMENT;
+        return fail("access", &err);
+    }
     if (mla_random_id(&app->boot_nonce) != 0)
         return APP_EXIT_START;
     int r = open_backend(app);
@@ -442,6 +462,7 @@ int app_run(const struct app_config *config)
     app->health_reason = "";
     char path[CONFIG_TEXT_BYTES];
     net_socket_path(app->net, path, sizeof(path));
+    service_ready(app);
     mla_log(MLA_LOG_NOTICE, "ready", "socket=%s backend=%s version=%s", path, be_facts(&app->be)->name, MLAD_VERSION);
     uv_run(&app->loop, UV_RUN_DEFAULT);
     uv_loop_close(&app->loop);

@@ -13,8 +13,11 @@ enum app_exit {
     APP_EXIT_DRAIN_TIMEOUT = 4 /* the drain deadline passed with jobs in flight */
 };
 
+/* Reads the configuration anew, as at the start: file, command line, checks. 0, or -1 with a sentence in why. */
+typedef int (*app_load_fn)(struct app_config *config, char *why, size_t why_bytes);
+
 /* Runs until a signal, a DRAIN request or the loss of the device ends it. Returns an enum app_exit. Once per process.
- */
-int app_run(const struct app_config *config);
+ * load (may be NULL) is called for SIGHUP and RELOAD. */
+int app_run(const struct app_config *config, app_load_fn load);
 
 #endif

@@ -171,7 +171,8 @@ static struct app_cache *find_published(struct app *app, uint32_t uid, const cha
 
 static bool may_attach(const struct app_client *client, const struct app_cache *cache)
 {
-    return client->creds.uid == cache->client->creds.uid || client_in_group(client, cache->gids, cache->n_gids);
+    return client->creds.uid == cache->client->creds.uid ||
+           access_in_groups(&client->creds, cache->gids, cache->n_gids);
 }
 
 static void attach(struct app_client *client, uint64_t request_id, struct app_cache *cache)

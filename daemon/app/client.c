@@ -1,40 +1,9 @@
-#include <grp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "daemon/app/state.h"
 #include "daemon/util/clock.h"
 #include "daemon/util/random.h"
-
-static bool has_group(const struct net_creds *creds, gid_t gid)
-{
-    if (creds->gid == gid)
-        return true;
-    for (size_t i = 0; i < creds->n_groups; i++)
-        if (creds->groups[i] == gid)
-            return true;
-    return false;
-}
-
-bool client_in_group(const struct app_client *client, const uint32_t *gids, size_t n_gids)
-{
-    for (size_t i = 0; i < n_gids; i++)
-        if (has_group(&client->creds, (gid_t)gids[i]))
-            return true;
-    return false;
-}
-
-/* Admin right: root, the daemon's own user, and members of daemon.admin_group. */
-static bool is_admin(const struct app *app, const struct net_creds *creds)
-{
-    if (creds->uid == 0 || creds->uid == geteuid())
-        return true;
-    if (app->config->admin_group[0] == '\0')
-        return false;
-    const struct group *group = getgrnam(app->config->admin_group);
-    return group != NULL && has_group(creds, group->gr_gid);
-}
 
 struct app_client *client_new(struct app *app, struct net_peer *peer, const struct mla_hello_request *hello)
 {
@@ -57,7 +26,7 @@ struct app_client *client_new(struct app *app, struct net_peer *peer, const stru
     }
     client->app = app;
     client->peer = peer;
-    client->admin = is_admin(app, creds);
+    client->admin = access_may_admin(&app->access, creds);
     client->connected_ns = mla_now_ns();
     strncpy(client->name, hello->client_name, sizeof(client->name) - 1);
     if (mla_random_id(&client->id) != 0) {

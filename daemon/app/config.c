@@ -32,8 +32,11 @@ static const struct key keys[] = {
     {"daemon", "socket_group", KEY_TEXT, AT(socket_group), 0, NAME_MAX_CHARS, ""},
     {"daemon", "backend", KEY_TEXT, AT(backend), 1, NAME_MAX_CHARS, "cpu"},
     {"daemon", "log_level", KEY_TEXT, AT(log_level), 1, NAME_MAX_CHARS, "info"},
-    {"daemon", "admin_group", KEY_TEXT, AT(admin_group), 0, NAME_MAX_CHARS, ""},
     {"daemon", "drain_timeout_ms", KEY_U64, AT(drain_timeout_ms), 0, 3600000, "10000"},
+    {"access", "users", KEY_TEXT, AT(users), 0, 160, ""},
+    {"access", "groups", KEY_TEXT, AT(groups), 0, 160, ""},
+    {"access", "admin_users", KEY_TEXT, AT(admin_users), 0, 160, ""},
+    {"access", "admin_groups", KEY_TEXT, AT(admin_groups), 0, 160, ""},
     {"limits", "max_clients", KEY_U64, AT(max_clients), 1, 16384, "1024"},
     {"limits", "max_regions", KEY_U64, AT(max_regions), 1, 1 << 20, "1024"},
     {"limits", "max_mapped_bytes", KEY_BYTES, AT(max_mapped_bytes), 1, UINT64_C(1) << 50, "4T"},
@@ -64,6 +67,7 @@ static const struct key keys[] = {
     {"device", "spin_us", KEY_U64, AT(spin_us), 0, 10000000, "100"},
     {"device", "host_bytes", KEY_BYTES, AT(host_bytes), 1 << 20, 64 * GIB, "256M"},
     {"device", "costs", KEY_TEXT, AT(costs), 0, 160, ""},
+    {"device", "wait_ms", KEY_U64, AT(wait_ms), 0, 3600000, "0"},
 };
 #define N_KEYS (sizeof(keys) / sizeof(keys[0]))
 
@@ -252,6 +256,41 @@ int config_check(const struct app_config *config, char *why, size_t why_bytes)
         return -1;
     }
     return 0;
+}
+
+static bool is_live(const struct key *key)
+{
+    static const char *const names[] = {"log_level", "drain_timeout_ms", "default_timeout_ms", "retry_after_us"};
+    if (strcmp(key->section, "limits") == 0 || strcmp(key->section, "access") == 0)
+        return true;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(key->name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+size_t config_reload(struct app_config *live, const struct app_config *fresh, char *later, size_t later_bytes)
+{
+    size_t changed = 0, used = 0;
+    later[0] = '\0';
+    for (size_t i = 0; i < N_KEYS; i++) {
+        const struct key *key = &keys[i];
+        char *to = (char *)live + key->at;
+        const char *from = (const char *)fresh + key->at;
+        size_t bytes = key->type == KEY_TEXT      ? CONFIG_TEXT_BYTES
+                       : key->type == KEY_OCTAL32 ? sizeof(uint32_t)
+                                                  : sizeof(uint64_t);
+        if (key->type == KEY_TEXT ? strcmp(to, from) == 0 : memcmp(to, from, bytes) == 0)
+            continue;
+        if (is_live(key)) {
+            memcpy(to, from, bytes);
+            changed++;
+        } else if (used < later_bytes) {
+            int n = snprintf(later + used, later_bytes - used, "%s%s.%s", used > 0 ? " " : "", key->section, key->name);
+            used += n > 0 ? (size_t)n : 0;
+        }
+    }
+    return changed;
 }
 
 void config_print(const struct app_config *config, FILE *out)

@@ -20,8 +20,12 @@ struct app_config {
     char socket_group[CONFIG_TEXT_BYTES];
     char backend[CONFIG_TEXT_BYTES];
     char log_level[CONFIG_TEXT_BYTES];
-    char admin_group[CONFIG_TEXT_BYTES]; /* may drain, beside root and the daemon's own user */
     uint64_t drain_timeout_ms;
+    /* [access]: lists of names or numbers (access.h) */
+    char users[CONFIG_TEXT_BYTES];
+    char groups[CONFIG_TEXT_BYTES];
+    char admin_users[CONFIG_TEXT_BYTES];
+    char admin_groups[CONFIG_TEXT_BYTES];
     /* [limits], per client unless the name says otherwise */
     uint64_t max_clients; /* of the daemon */
     uint64_t max_regions;
@@ -55,6 +59,7 @@ struct app_config {
     uint64_t spin_us;
     uint64_t host_bytes;
     char costs[CONFIG_TEXT_BYTES]; /* file of measured cost constants; "": the kernels' own */
+    uint64_t wait_ms;              /* for device nodes that come late */
 };
 
 void config_defaults(struct app_config *config);
@@ -67,6 +72,11 @@ int config_set(struct app_config *config, const char *assignment, char *why, siz
 
 /* Checks what no single key shows, and that this build has the backend. 0, or -1 with a sentence. */
 int config_check(const struct app_config *config, char *why, size_t why_bytes);
+
+/* Takes over what a running daemon can change: [access], [limits], the log level and times that the next request is the
+ * first to see. Returns how many keys changed; names of keys that differ and need a restart in later, with blanks
+ * between them. */
+size_t config_reload(struct app_config *live, const struct app_config *fresh, char *later, size_t later_bytes);
 
 /* Every key with its value, in the file's own form. */
 void config_print(const struct app_config *config, FILE *out);

@@ -45,7 +45,8 @@ static enum mla_status take_visible(struct app_client *client, const struct mla_
     if (d->n_visible == 0)
         return MLA_OK;
     uint64_t bytes = d->n_visible * sizeof(int32_t);
-    if (bytes > app->config->max_queued_bytes - client->queued_bytes) {
+    uint64_t most = app->config->max_queued_bytes; /* which a reload may have made less than what is held */
+    if (bytes > most || client->queued_bytes > most - bytes) {
         mla_error_set(err, MLA_QUOTA, "visible", "over the client's quota of queued bytes");
         err->value = client->queued_bytes + bytes;
         err->limit = app->config->max_queued_bytes;

@@ -36,7 +36,7 @@ static void fill_hello(const struct app *app, struct mla_hello_reply *r)
     const struct app_config *config = app->config;
     r->major = MLA_PROTO_MAJOR;
     r->minor = MLA_PROTO_MINOR;
-    r->features = facts->features;
+    r->features = facts->features | MLA_FEATURE_EVICT | MLA_FEATURE_RELOAD;
     r->boot_nonce = app->boot_nonce;
     r->gpu_uuid = facts->gpu_uuid;
     r->backend = facts->name;
@@ -65,6 +65,9 @@ bool app_on_hello(void *user, const struct net_request *request)
     struct app_client *client = NULL;
     if (hello->gpu_uuid[0] != '\0' && strcmp(hello->gpu_uuid, uuid) != 0)
         mla_error_set(&r->status, MLA_WRONG_DEVICE, "gpu_uuid", "this daemon serves %s", uuid);
+    else if (!access_may_connect(&app->access, net_peer_creds(request->peer)))
+        mla_error_set(&r->status, MLA_PERMISSION_DENIED, NULL,
+                      "the configuration ([access]) does not name this user, nor one of its groups");
     else if ((client = client_new(app, request->peer, hello)) == NULL)
         mla_error_set(&r->status, MLA_OUT_OF_MEMORY, NULL, "the daemon has no memory for the client");
     else
@@ -72,37 +75,6 @@ bool app_on_hello(void *user, const struct net_request *request)
     metrics_count_reply(&app->metrics, r->status.code);
     net_send(request->peer, &reply, request->request_id);
     return client != NULL;
-}
-
-/* ---- admin ---- */
-
-static void drain(struct app_client *client, const struct net_request *request)
-{
-    struct app *app = client->app;
-    const struct mla_drain_request *r = &request->message->drain;
-    if (!client->admin) {
-        struct mla_error err;
-        mla_error_set(&err, MLA_PERMISSION_DENIED, NULL,
-                      "draining is for root, the daemon's user and members of daemon.admin_group");
-        app_reply_status(client, MLA_MSG_DRAIN, request->request_id, &err);
-        return;
-    }
-    struct sched_counts counts;
-    sched_counts(&app->sched, &counts);
-    struct mla_message reply;
-    mla_message_init(&reply, MLA_MSG_DRAIN | MLA_REPLY);
-    reply.drain_reply.jobs_in_flight = counts.waiting + counts.queued + counts.staged + counts.running;
-    app_reply(client, MLA_MSG_DRAIN, request->request_id, &reply);
-    app_drain(app, r->has_deadline_us ? r->deadline_us : app->config->drain_timeout_ms * 1000);
-}
-
-static void unsupported(struct app_client *client, const struct net_request *request)
-{
-    struct mla_error err;
-    uint16_t type = request->message->type;
-    mla_error_set(&err, MLA_UNSUPPORTED, NULL, "this daemon does not offer %s (see HELLO's features)",
-                  mla_wire_type_name(type));
-    app_reply_status(client, type, request->request_id, &err);
 }
 
 static const struct {
@@ -129,9 +101,9 @@ static const struct {
     {MLA_MSG_HEALTH, read_health},
     {MLA_MSG_METRICS, read_metrics},
     {MLA_MSG_STATUS, read_status},
-    {MLA_MSG_DRAIN, drain},
-    {MLA_MSG_EVICT, unsupported},
-    {MLA_MSG_RELOAD, unsupported},
+    {MLA_MSG_DRAIN, admin_drain},
+    {MLA_MSG_EVICT, admin_evict},
+    {MLA_MSG_RELOAD, admin_reload},
 };
 
 void app_on_refused(void *user, uint16_t type, enum mla_status code)

@@ -13,8 +13,11 @@
 #include <uthash.h>
 #include <uv.h>
 
+#include "daemon/app/access.h"
+#include "daemon/app/app.h"
 #include "daemon/app/config.h"
 #include "daemon/app/metrics.h"
+#include "daemon/app/service.h"
 #include "daemon/backend/backend.h"
 #include "daemon/net/net.h"
 #include "daemon/sched/sched_state.h"
@@ -216,7 +219,11 @@ struct app_attach_wait {
 };
 
 struct app {
-    const struct app_config *config;
+    const struct app_config *config; /* live, for all who only read it */
+    struct app_config live;
+    app_load_fn load;
+    struct access_rights access;
+    struct service service;
     uv_loop_t loop;
     uv_poll_t backend_poll;
     uv_poll_t sched_timer;
@@ -279,7 +286,13 @@ void app_reply_status(struct app_client *client, uint16_t request_type, uint64_t
 struct app_client *client_new(struct app *app, struct net_peer *peer, const struct mla_hello_request *hello);
 void app_on_closed(void *app, struct net_peer *peer);
 void client_maybe_free(struct app_client *client);
-bool client_in_group(const struct app_client *client, const uint32_t *gids, size_t n_gids);
+
+/* ---- admin.c: what needs the admin right ---- */
+void admin_drain(struct app_client *client, const struct net_request *request);
+void admin_evict(struct app_client *client, const struct net_request *request);
+void admin_reload(struct app_client *client, const struct net_request *request);
+/* Reads the configuration again. 0, or -1 with a sentence in why and nothing changed. */
+int admin_reload_config(struct app *app, char *why, size_t why_bytes);
 
 /* ---- memory.c ---- */
 void memory_register(struct app_client *client, const struct net_request *request);

@@ -20,6 +20,7 @@ struct ctl {
     uint64_t timeout_us;
     uint64_t deadline_us; /* drain */
     bool has_deadline;
+    const char *argument; /* what stands behind the command; NULL: nothing */
 };
 
 /* Each prints to stdout and returns an enum ctl_exit. */
@@ -29,6 +30,8 @@ int ctl_clients(struct ctl *ctl);
 int ctl_caches(struct ctl *ctl);
 int ctl_metrics(struct ctl *ctl);
 int ctl_drain(struct ctl *ctl);
+int ctl_evict(struct ctl *ctl);
+int ctl_reload(struct ctl *ctl);
 
 /* Reports the client's last error on stderr; CTL_EXIT_CONNECT for a lost connection, else CTL_EXIT_REFUSED. */
 int ctl_fail(const struct ctl *ctl, const char *what);

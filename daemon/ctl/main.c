@@ -15,6 +15,8 @@ static const char usage[] =
     "  caches    one line per cache\n"
     "  metrics   in Prometheus' text format\n"
     "  drain     no new work; the daemon exits when all is answered (--deadline SECONDS: at the latest then)\n"
+    "  evict ID  ends a client's connection, by its id of \"clients\"\n"
+    "  reload    the daemon reads its configuration again\n"
     "  plan      the plan of a shape, without a daemon (mlactl plan --help)\n"
     "options:\n"
     "  --socket PATH     default $MLAD_SOCKET, else /run/mlad/mlad.sock\n"
@@ -27,8 +29,8 @@ static const struct {
     const char *name;
     int (*run)(struct ctl *ctl);
 } commands[] = {
-    {"health", ctl_health}, {"status", ctl_status},   {"clients", ctl_clients},
-    {"caches", ctl_caches}, {"metrics", ctl_metrics}, {"drain", ctl_drain},
+    {"health", ctl_health},   {"status", ctl_status}, {"clients", ctl_clients}, {"caches", ctl_caches},
+    {"metrics", ctl_metrics}, {"drain", ctl_drain},   {"evict", ctl_evict},     {"reload", ctl_reload},
 };
 
 enum { OPT_SOCKET = 256, OPT_TIMEOUT, OPT_JSON, OPT_DEADLINE, OPT_VERSION, OPT_HELP };
@@ -172,6 +174,8 @@ int main(int argc, char **argv)
         code = parse(rest, words, &ctl, &socket);
         if (code >= 0)
             return code;
+        if (optind < rest && strcmp(command, "evict") == 0)
+            ctl.argument = words[optind++];
         if (optind < rest) {
             fprintf(stderr, "mlactl: unexpected argument \"%s\"\n", words[optind]);
             return CTL_EXIT_USAGE;

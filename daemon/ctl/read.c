@@ -1,5 +1,6 @@
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "daemon/ctl/ctl.h"
 #include "daemon/util/json.h"
@@ -196,5 +197,32 @@ int ctl_drain(struct ctl *ctl)
         printf("{\"draining\": true, \"jobs_in_flight\": %" PRIu64 "}\n", in_flight);
     else
         printf("draining, %" PRIu64 " jobs in flight\n", in_flight);
+    return CTL_EXIT_OK;
+}
+
+static void done(const struct ctl *ctl, const char *what)
+{
+    printf(ctl->json ? "{\"%s\": true}\n" : "%s\n", what);
+}
+
+int ctl_evict(struct ctl *ctl)
+{
+    char *end = NULL;
+    uint64_t id = ctl->argument == NULL ? 0 : strtoull(ctl->argument, &end, 16);
+    if (ctl->argument == NULL || end == ctl->argument || *end != '\0') {
+        fprintf(stderr, "mlactl: evict needs a client's id, as \"mlactl clients\" shows it\n");
+        return CTL_EXIT_USAGE;
+    }
+    if (mla_evict(ctl->client, id, ctl->timeout_us) != MLA_OK)
+        return ctl_fail(ctl, "evict");
+    done(ctl, "evicted");
+    return CTL_EXIT_OK;
+}
+
+int ctl_reload(struct ctl *ctl)
+{
+    if (mla_reload(ctl->client, ctl->timeout_us) != MLA_OK)
+        return ctl_fail(ctl, "reload");
+    done(ctl, "reloaded");
     return CTL_EXIT_OK;
 }

@@ -101,12 +101,35 @@ static uint32_t shorter(uint32_t a, uint32_t b)
     return b != 0 && b < a ? b : a;
 }
 
-static void init_handles(struct net *net)
+static void set_tick(struct net *net)
 {
     const struct net_config *c = &net->config;
     uint32_t tick =
         shorter(shorter(shorter(4 * TICK_MAX_MS, c->hello_timeout_ms), c->frame_timeout_ms), c->write_timeout_ms) / 4;
     net->tick_ms = tick < TICK_MIN_MS ? TICK_MIN_MS : tick;
+}
+
+static void limit_write_queue(struct net *net)
+{
+    if (net->config.write_queue_bytes < WRITE_CAP_MIN_BYTES)
+        net->config.write_queue_bytes = WRITE_CAP_MIN_BYTES;
+}
+
+void net_set_limits(struct net *net, const struct net_limits *limits)
+{
+    struct net_config *c = &net->config;
+    c->max_peers = limits->max_peers;
+    c->write_queue_bytes = limits->write_queue_bytes;
+    c->hello_timeout_ms = limits->hello_timeout_ms;
+    c->frame_timeout_ms = limits->frame_timeout_ms;
+    c->write_timeout_ms = limits->write_timeout_ms;
+    limit_write_queue(net);
+    set_tick(net); /* for the next time the timer is armed */
+}
+
+static void init_handles(struct net *net)
+{
+    set_tick(net);
     uv_timer_init(net->loop, &net->tick);
     uv_timer_init(net->loop, &net->accept_timer);
     uv_prepare_init(net->loop, &net->prepare);
@@ -140,8 +163,7 @@ int net_open(struct net **out, uv_loop_t *loop, const struct net_config *config,
     mla_arena_init(&net->arena, arena, arena_bytes);
     net->loop = loop;
     net->config = *config;
-    if (net->config.write_queue_bytes < WRITE_CAP_MIN_BYTES)
-        net->config.write_queue_bytes = WRITE_CAP_MIN_BYTES;
+    limit_write_queue(net);
     net->handlers = *handlers;
     net->app = app;
     list_init(&net->peers);

@@ -93,6 +93,13 @@ struct net_counters {
 int net_open(struct net **out, uv_loop_t *loop, const struct net_config *config, const struct net_handlers *handlers,
              void *app, struct mla_error *err);
 
+/* What may change while peers are there; as in net_config. Deadlines that run already stay as they are, and peers over
+ * a smaller max_peers are kept. */
+struct net_limits {
+    uint32_t max_peers, write_queue_bytes, hello_timeout_ms, frame_timeout_ms, write_timeout_ms;
+};
+void net_set_limits(struct net *net, const struct net_limits *limits);
+
 /* Stops to accept; peers stay. Removes the socket file if it is the one that net_open bound. */
 void net_stop_listening(struct net *net);
 

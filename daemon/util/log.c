@@ -11,10 +11,14 @@
 #include <unistd.h>
 
 #include "daemon/util/clock.h"
+#include "daemon/util/journal.h"
+
+#define JOURNAL_PATH "/run/systemd/journal/socket"
 
 static _Atomic int threshold = MLA_LOG_INFO;
 static _Atomic int output_fd = STDERR_FILENO;
 static _Atomic int output_style = MLA_LOG_STYLE_TERMINAL;
+static _Atomic int journal_fd = -1;
 static _Atomic uint32_t rate_burst = 10;
 static _Atomic uint64_t rate_window_ns = MLA_NS_PER_S;
 
@@ -36,8 +40,10 @@ void mla_log_init(void)
     if (stream == NULL || fstat(STDERR_FILENO, &st) != 0)
         return;
     snprintf(own, sizeof(own), "%ju:%ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
-    if (strcmp(own, stream) == 0)
-        atomic_store(&output_style, MLA_LOG_STYLE_JOURNAL);
+    if (strcmp(own, stream) != 0)
+        return;
+    atomic_store(&output_style, MLA_LOG_STYLE_JOURNAL);
+    atomic_store(&journal_fd, mla_journal_open(JOURNAL_PATH));
 }
 
 void mla_log_set_level(enum mla_log_level level)
@@ -266,13 +272,14 @@ static void put_pairs(struct text *line, const char *fmt, struct args *a, int sa
     }
 }
 
-static void put_prefix(struct text *t, enum mla_log_level level)
+/* Returns the length of what only a stream needs. */
+static size_t put_prefix(struct text *t, enum mla_log_level level)
 {
     char buf[64];
     if (atomic_load(&output_style) == MLA_LOG_STYLE_JOURNAL) {
         snprintf(buf, sizeof(buf), "<%d>", (int)level);
         put_string(t, buf);
-        return;
+        return strlen(buf);
     }
     struct timespec now;
     struct tm tm;
@@ -286,6 +293,7 @@ static void put_prefix(struct text *t, enum mla_log_level level)
         if (levels[i].level == level)
             put_string(t, levels[i].name);
     put(t, " ", 1);
+    return 0;
 }
 
 void mla_log_write(struct mla_log_site *site, enum mla_log_level level, const char *fmt, ...)
@@ -298,7 +306,7 @@ void mla_log_write(struct mla_log_site *site, enum mla_log_level level, const ch
         snprintf(tail, sizeof(tail), " suppressed=%u\n", suppressed);
     /* Room is kept for the mark of a cut line and for the tail. */
     struct text line = {.data = buf, .room = sizeof(buf) - sizeof("...") - strlen(tail)};
-    put_prefix(&line, level);
+    size_t prefix = put_prefix(&line, level);
     struct args args;
     va_start(args.list, fmt);
     put_pairs(&line, fmt, &args, saved);
@@ -307,6 +315,11 @@ void mla_log_write(struct mla_log_site *site, enum mla_log_level level, const ch
     if (line.cut)
         put_string(&line, "...");
     put_string(&line, tail);
+    if (prefix > 0 && atomic_load(&journal_fd) >= 0 &&
+        mla_journal_send(atomic_load(&journal_fd), (int)level, line.data + prefix, line.used - prefix - 1) == 0) {
+        errno = saved;
+        return;
+    }
     /* A lost or partial line is not worth an error: there is nowhere left to report it. */
     ssize_t rc;
     do {

@@ -8,7 +8,8 @@
  * string cannot forge a pair or a line. Conversions: d i u x X o c s p e f g m with flags, width, precision ('*' too)
  * and hh h l ll z j t; no n, no L. A NULL string prints as "-". Lines above MLA_LOG_LINE_BYTES end in "...".
  *
- * When stderr is the journal's stream, time and level give way to the "<N>" priority prefix of sd-daemon(3).
+ * When stderr is the journal's stream, lines go to the journal with a field for each pair (journal.h), or, where its
+ * socket cannot be reached, to stderr, time and level giving way to the "<N>" priority prefix of sd-daemon(3).
  *
  * Each call site may write a burst of lines per window; what is beyond is counted, and the next line that the site is
  * allowed ends in suppressed=N. Arguments of lines that are not written are not evaluated. Any thread; errno is kept.

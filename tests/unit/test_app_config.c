@@ -35,8 +35,11 @@ static const struct key {
     TXT(daemon, socket_group, 0, 64, ""),
     TXT(daemon, backend, 1, 64, "cpu"),
     TXT(daemon, log_level, 1, 64, "info"),
-    TXT(daemon, admin_group, 0, 64, ""),
     NUM(NUMBER, daemon, drain_timeout_ms, 0, 3600000, 10000),
+    TXT(access, users, 0, 160, ""),
+    TXT(access, groups, 0, 160, ""),
+    TXT(access, admin_users, 0, 160, ""),
+    TXT(access, admin_groups, 0, 160, ""),
     NUM(NUMBER, limits, max_clients, 1, 16384, 1024),
     NUM(NUMBER, limits, max_regions, 1, MIB, 1024),
     NUM(SIZE, limits, max_mapped_bytes, 1, 1024 * TIB, 4 * TIB),
@@ -67,6 +70,7 @@ static const struct key {
     NUM(NUMBER, device, spin_us, 0, 10000000, 100),
     NUM(SIZE, device, host_bytes, MIB, 64 * GIB, 256 * MIB),
     TXT(device, costs, 0, 160, ""),
+    NUM(NUMBER, device, wait_ms, 0, 3600000, 0),
 };
 #define N_KEYS ((int)(sizeof(keys) / sizeof(keys[0])))
 
@@ -335,8 +339,8 @@ static const struct {
     /* twice, and an indented line, which goes on with the key above it */
     {"[limits]\nmax_caches = 5\n[daemon]\n[limits]\nmax_caches = 6\n", 5,
      "limits.max_caches stands there twice, or the line is indented"},
-    {"[daemon]\nadmin_group = adm\n  backend = cpu\n", 3,
-     "daemon.admin_group stands there twice, or the line is indented"},
+    {"[daemon]\nsocket_group = adm\n  backend = cpu\n", 3,
+     "daemon.socket_group stands there twice, or the line is indented"},
 };
 
 START_TEST(bad_file)

@@ -792,6 +792,14 @@ MLA_API enum mla_status mla_read_caches(struct mla_client *client, uint64_t time
 MLA_API enum mla_status mla_drain(struct mla_client *client, const uint64_t *deadline_us, uint64_t timeout_us,
                                   uint64_t *jobs_in_flight);
 
+/* Ends a connection, by the client_id of mla_read_clients(); its memory is released as after any other end. Nothing
+ * keeps it from coming back. NOT_FOUND: it has gone already. */
+MLA_API enum mla_status mla_evict(struct mla_client *client, uint64_t client_id, uint64_t timeout_us);
+
+/* The daemon reads its configuration again. INVALID_ARGUMENT: it cannot be read, and the old one stays in force; the
+ * message says why. */
+MLA_API enum mla_status mla_reload(struct mla_client *client, uint64_t timeout_us);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,36 @@
+/* What a service manager sees of the daemon: readiness, status line, watchdog, reload by SIGHUP, and the wait for a GPU
+ * whose device nodes come late at boot. */
+#ifndef MLA_DAEMON_APP_SERVICE_H
+#define MLA_DAEMON_APP_SERVICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+struct app;
+
+struct service {
+    uv_timer_t timer;
+    uv_signal_t sighup;
+    uint64_t watchdog_us; /* 0: none */
+    uint64_t progress;    /* of the device thread, when the watchdog was fed last */
+    bool started;
+    char status[192]; /* told last */
+};
+
+/* Waits until a GPU's nodes (nvidiactl, nvidia-uvm, nvidiaN) are in dev, at most for ms; true when they are. The status
+ * line says so meanwhile and the start's deadline is moved on. Before the loop and before the driver is opened, which
+ * would remember that there was nothing. */
+bool service_wait_for_nodes(const char *dev, uint64_t ms);
+
+/* Starts the handles; nothing is said yet. */
+void service_start(struct app *app);
+/* The backend works and the socket takes clients. */
+void service_ready(struct app *app);
+/* The end has begun; it takes at most drain_us. */
+void service_stopping(struct app *app, uint64_t drain_us);
+/* Tells the state anew when it has changed. */
+void service_status(struct app *app);
+void service_close(struct app *app);
+
+#endif
