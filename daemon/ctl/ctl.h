@@ -20,6 +20,8 @@ struct ctl {
     uint64_t timeout_us;
     uint64_t deadline_us; /* drain */
     bool has_deadline;
+    uint64_t interval_us; /* top */
+    bool once;
     const char *argument; /* what stands behind the command; NULL: nothing */
 };
 
@@ -30,6 +32,7 @@ int ctl_clients(struct ctl *ctl);
 int ctl_caches(struct ctl *ctl);
 int ctl_metrics(struct ctl *ctl);
 int ctl_drain(struct ctl *ctl);
+int ctl_top(struct ctl *ctl); /* returns with --once, or when the daemon is gone */
 int ctl_evict(struct ctl *ctl);
 int ctl_reload(struct ctl *ctl);
 

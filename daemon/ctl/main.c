@@ -14,6 +14,8 @@ static const char usage[] =
     "  clients   one line per connection\n"
     "  caches    one line per cache\n"
     "  metrics   in Prometheus' text format\n"
+    "  top       jobs, batches, latencies and clients, drawn anew every --interval SECONDS (1); --once: since the\n"
+    "            daemon's start\n"
     "  drain     no new work; the daemon exits when all is answered (--deadline SECONDS: at the latest then)\n"
     "  evict ID  ends a client's connection, by its id of \"clients\"\n"
     "  reload    the daemon reads its configuration again\n"
@@ -29,16 +31,19 @@ static const struct {
     const char *name;
     int (*run)(struct ctl *ctl);
 } commands[] = {
-    {"health", ctl_health},   {"status", ctl_status}, {"clients", ctl_clients}, {"caches", ctl_caches},
-    {"metrics", ctl_metrics}, {"drain", ctl_drain},   {"evict", ctl_evict},     {"reload", ctl_reload},
+    {"health", ctl_health}, {"status", ctl_status},   {"clients", ctl_clients},
+    {"caches", ctl_caches}, {"metrics", ctl_metrics}, {"drain", ctl_drain},
+    {"top", ctl_top},       {"evict", ctl_evict},     {"reload", ctl_reload},
 };
 
-enum { OPT_SOCKET = 256, OPT_TIMEOUT, OPT_JSON, OPT_DEADLINE, OPT_VERSION, OPT_HELP };
+enum { OPT_SOCKET = 256, OPT_TIMEOUT, OPT_JSON, OPT_DEADLINE, OPT_INTERVAL, OPT_ONCE, OPT_VERSION, OPT_HELP };
 static const struct option options[] = {
     {"socket", required_argument, NULL, OPT_SOCKET},
     {"timeout", required_argument, NULL, OPT_TIMEOUT},
     {"json", no_argument, NULL, OPT_JSON},
     {"deadline", required_argument, NULL, OPT_DEADLINE},
+    {"interval", required_argument, NULL, OPT_INTERVAL},
+    {"once", no_argument, NULL, OPT_ONCE},
     {"version", no_argument, NULL, OPT_VERSION},
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0},
@@ -122,6 +127,13 @@ static int parse(int argc, char **argv, struct ctl *ctl, const char **socket)
                 return CTL_EXIT_USAGE;
             ctl->has_deadline = true;
             break;
+        case OPT_INTERVAL:
+            if (parse_seconds("--interval", optarg, &ctl->interval_us) != 0)
+                return CTL_EXIT_USAGE;
+            break;
+        case OPT_ONCE:
+            ctl->once = true;
+            break;
         case OPT_VERSION:
             printf("mlactl %s\n", mla_version());
             return CTL_EXIT_OK;
@@ -158,7 +170,7 @@ int main(int argc, char **argv)
     static char program[] = "mlactl"; /* what getopt's messages begin with */
     if (argc > 0)
         argv[0] = program;
-    struct ctl ctl = {.timeout_us = 5000000};
+    struct ctl ctl = {.timeout_us = 5000000, .interval_us = 1000000};
     const char *socket = NULL, *command = NULL;
     int code = parse(argc, argv, &ctl, &socket);
     if (code >= 0)

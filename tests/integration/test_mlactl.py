@@ -88,7 +88,7 @@ def usage():
 
 
 def nobody_answers(folder):
-    for command in ("health", "status", "clients", "caches", "metrics", "drain"):
+    for command in ("health", "status", "clients", "caches", "metrics", "top", "drain"):
         mlactl(os.path.join(folder, "none"), command, code=3)
     mlactl("/" + 200 * "x", "health", code=3)
     stale = os.path.join(folder, "stale")
@@ -180,6 +180,33 @@ def metrics(path):
     same([(f["name"], f["type"]) for f in listed], [(n, f[0]) for n, f in families.items()], "families as JSON")
     same([(f["name"] + s["suffix"], s["labels"] or None) for f in listed for s in f["samples"]],
          [key for _, samples in families.values() for key in samples], "samples as JSON")
+
+
+def top(path, worker_pid):
+    """One decode of two rows has run, another waits for its word."""
+    seen = as_json(path, "top", "--once")
+    same({k: seen[k] for k in ("jobs_waiting", "jobs_queued", "jobs_running", "jobs_per_batch", "splits",
+                               "steps_per_second")},
+         {"jobs_waiting": 1, "jobs_queued": 0, "jobs_running": 0, "jobs_per_batch": 1, "splits": 1,
+          "steps_per_second": 0}, "top")
+    job, gap = seen["timings"]["job"], seen["timings"]["gap"]
+    same((job["count"], gap["count"], gap["p50_us"]), (1, 0, None), "timings of top")
+    check(0 < job["p50_us"] <= job["p99_us"] and job["mean_us"] > 0, f"top: {job}")
+    check(0 < seen["tile_occupancy"] <= 1 and 0 < seen["gpu_busy"] <= 1 and seen["prediction_mean"] > 0, f"top: {seen}")
+    same([(c["name"], c["jobs_in_flight"], c["jobs_answered"]) for c in seen["clients"]],
+         [('worker "1" \\', 1, 1), ("mlactl", 0, 0)], "clients of top")
+    text = mlactl(path, "top", "--once")
+    check("\033" not in text and f" {worker_pid} " in text and "jobs: waiting 1, queued 0" in text, f"top: {text}")
+    # Without --once it goes on until it is stopped, or until the daemon is gone.
+    drawn = subprocess.Popen([MLACTL, "--socket", path, "top", "--interval", "0.02"], stdout=subprocess.PIPE, text=True)
+    heads = 0
+    while heads < 3:
+        line = drawn.stdout.readline()
+        check(line != "", "top ended by itself")
+        heads += line.startswith("mlad ")
+    drawn.kill()
+    drawn.wait()
+    drawn.stdout.close()
 
 
 # ---- a daemon with one worker ----
@@ -276,6 +303,7 @@ def main():
         same(worker.stdout.readline(), "holding\n", "the worker")
         reads(daemon.path, worker.pid)
         metrics(daemon.path)
+        top(daemon.path, worker.pid)
         drain(daemon, worker)
         print("mlactl: all right")
     finally:
