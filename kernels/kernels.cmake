@@ -44,21 +44,28 @@ ${mlad_generic_costs}" PARENT_SCOPE)
 endfunction()
 
 # sm90: the tuned kernel of Hopper; a cluster of two CTAs has 128 rows. Costs: kernels/plan/presets.c, but page_ns, which
-# is measured (kernels/NOTES.md).
-function(mlad_sm90_kernel SHARED_BYTES)
-  mlad_kernel(OUTPUT sm90.cubin SOURCE sm90/decode.cu ARCH sm_90a DEFINES MLA_SM90_SHARED_BYTES=${SHARED_BYTES})
-  mlad_kernel(OUTPUT sm90-prepare.cubin SOURCE sm90/prepare.cu ARCH sm_90a)
+# is measured (kernels/NOTES.md). VARIANT: "", or -WHAT for one that is made with other DEFINES and taken by its name only:
+# the benchmark compares it.
+function(mlad_sm90_kernel VARIANT SHARED_BYTES)
+  mlad_kernel(OUTPUT sm90${VARIANT}.cubin SOURCE sm90/decode.cu ARCH sm_90a
+    DEFINES MLA_SM90_SHARED_BYTES=${SHARED_BYTES} ${ARGN})
+  set(by_name_only "")
+  if(VARIANT)
+    set(by_name_only "by_name_only = 1\n")
+  else()
+    mlad_kernel(OUTPUT sm90-prepare.cubin SOURCE sm90/prepare.cu ARCH sm_90a)
+  endif()
   set(MLAD_KERNEL_LOGS ${MLAD_KERNEL_LOGS} PARENT_SCOPE)
   set(mlad_manifest "${mlad_manifest}
-[sm90]
+[sm90${VARIANT}]
 abi = ${MLAD_KERNEL_ABI}
 arch = sm_90a
-min_compute_capability = 90
+${by_name_only}min_compute_capability = 90
 max_compute_capability = 90
 prepare_file = sm90-prepare.cubin
 prepare_entry = mla_prepare_sm90
 prepare_threads = 512
-decode_file = sm90.cubin
+decode_file = sm90${VARIANT}.cubin
 decode_entry = mla_decode_sm90
 decode_threads = 512
 decode_shared_bytes = ${SHARED_BYTES}
@@ -129,7 +136,9 @@ file(STRINGS abi/abi.h mlad_abi_line REGEX "^#define MLA_ABI_VERSION ")
 string(REGEX MATCH "[0-9]+" MLAD_KERNEL_ABI "${mlad_abi_line}")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/abi/abi.h")
 
-mlad_sm90_kernel(225976)
+mlad_sm90_kernel("" 225976)
+mlad_sm90_kernel(-window4 225976 MLA_SM90_WINDOW=4)
+mlad_sm90_kernel(-nopromotion 225976 MLA_SM90_PROMOTION=0)
 mlad_generic_kernel(sm_90a cubin 2 124928 90 90)
 mlad_generic_kernel(compute_80 ptx 1 88064 80 9999 sm_80 sm_90 sm_100 sm_120)
 mlad_mla1_kernel(222800)

@@ -93,15 +93,16 @@ __device__ __forceinline__ uint32_t rank_of_cta()
     return cta() & 1;
 }
 
-/* Units cluster, cluster + clusters, ... of the launch are this cluster's. */
+/* Units lists[cluster] to lists[cluster + 1] of the launch are this cluster's. */
 __device__ __forceinline__ uint32_t cluster_of_cta()
 {
     return cta() >> 1;
 }
 
-__device__ __forceinline__ uint32_t clusters()
+/* The first unit of cluster_of_cta() + next. */
+__device__ __forceinline__ uint32_t first_unit(const mla_sm90_launch &launch, uint32_t next)
 {
-    return gridDim.x >> 1;
+    return reinterpret_cast<const uint32_t *>(launch.lists)[cluster_of_cta() + next];
 }
 
 __device__ __forceinline__ const mla_sm90_unit &unit_at(const mla_sm90_launch &launch, uint32_t unit)

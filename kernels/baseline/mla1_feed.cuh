@@ -33,7 +33,7 @@ __device__ __forceinline__ void load_role(const mla_sm90_launch &launch, uint32_
 {
     uint32_t lane = threadIdx.x & 31, g = 0;
     uint64_t map = 0;
-    for (uint32_t unit = cluster_of_cta(); unit < launch.n_units; unit += clusters()) {
+    for (uint32_t unit = first_unit(launch, 0); unit != first_unit(launch, 1); unit++) {
         const mla_sm90_unit &u = unit_at(launch, unit);
         if (map != u.map) {
             map = u.map;
@@ -99,7 +99,7 @@ __device__ __forceinline__ void clear(uint32_t v)
 __device__ __forceinline__ void transpose_role(const mla_sm90_launch &launch, uint32_t s)
 {
     uint32_t lane = threadIdx.x & 31, g = 0, pair = 0;
-    for (uint32_t unit = cluster_of_cta(); unit < launch.n_units; unit += clusters()) {
+    for (uint32_t unit = first_unit(launch, 0); unit != first_unit(launch, 1); unit++) {
         const mla_sm90_unit &u = unit_at(launch, unit);
         uint32_t n = u.n_pages, mask_from = u.mask_from;
 #pragma unroll 1

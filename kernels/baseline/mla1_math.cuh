@@ -3,11 +3,11 @@
 #define MLA_KERNELS_BASELINE_MLA1_MATH_CUH
 
 #include "kernels/baseline/mla1_config.cuh"
+#include "kernels/baseline/mla1_softmax.cuh"
 #include "kernels/ptx/copy.cuh"
 #include "kernels/ptx/shared.cuh"
 #include "kernels/ptx/tma.cuh"
 #include "kernels/ptx/wgmma.cuh"
-#include "kernels/sm90/softmax.cuh"
 
 namespace mla::mla1
 {
@@ -114,7 +114,7 @@ __device__ __forceinline__ void rescale(float (&o)[4][32], const float (&factor)
 }
 
 /* References follow the maxima of both pages when those are more than kLag ahead; what is summed already follows. */
-__device__ __forceinline__ void raise_references(uint32_t s, const float (&top)[2], float scale, sm90::RowState &state,
+__device__ __forceinline__ void raise_references(uint32_t s, const float (&top)[2], float scale, RowState &state,
                                                  float (&o)[4][32])
 {
     float factor[2];
@@ -178,8 +178,8 @@ __device__ __forceinline__ void mask(const mla_sm90_unit &u, uint32_t j, bool th
 {
     int past = static_cast<int>(j * kPage), most = there ? static_cast<int>(kPage) : 0;
     uint32_t in_unit = rank_of_cta() * kRows + row_of_thread();
-    sm90::mask_scores(S, min(limit_of_row(u, in_unit) - past, most), min(limit_of_row(u, in_unit + 8) - past, most),
-                      static_cast<int>(quad_of_thread()));
+    mask_scores(S, min(limit_of_row(u, in_unit) - past, most), min(limit_of_row(u, in_unit + 8) - past, most),
+                static_cast<int>(quad_of_thread()));
 }
 
 /* This group's page of a pair: page g of the stream, or none when the unit ends before it. */
@@ -203,13 +203,13 @@ __device__ __forceinline__ void score_page(uint32_t s, const mla_sm90_unit &u, c
 
 /* Pages g and g + 1 of the stream. Returns where the unit's pages end. */
 __device__ __forceinline__ uint32_t pair_of_pages(uint32_t s, const mla_sm90_unit &u, uint32_t g, uint32_t pair,
-                                                  sm90::RowState &state, float (&o)[4][32])
+                                                  RowState &state, float (&o)[4][32])
 {
     float S[32], top[2];
     named_sync(kBarMath, 256);
     const UnitPages pages = load_unit(s);
     score_page(s, u, pages, g + group_of_thread(), S);
-    sm90::row_maxima(S, top);
+    row_maxima(S, top);
     if (quad_of_thread() == 0) {
         uint32_t at = s + smem::maxima + (group_of_thread() * kRows + row_of_thread()) * 4;
         store_shared_f32(at, top[0]);
@@ -221,7 +221,7 @@ __device__ __forceinline__ uint32_t pair_of_pages(uint32_t s, const mla_sm90_uni
     uint32_t w0[4], w1[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        sm90::exponentials(S, fabsf(pages.scale), offset, state, i, w0[i], w1[i]);
+        exponentials(S, fabsf(pages.scale), offset, state, i, w0[i], w1[i]);
     store_p(s, w0, w1);
     named_sync(kBarMath, 256);
     mbarrier_wait(s + smem::v_full, pair & 1);
@@ -241,7 +241,7 @@ template <uint32_t type> __device__ __forceinline__ void store_four(uint64_t to,
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(high) : "f"(d), "f"(c));
         *reinterpret_cast<uint2 *>(to) = make_uint2(low, high);
     } else {
-        *reinterpret_cast<uint32_t *>(to) = sm90::e4m3x4_of(a, b, c, d);
+        *reinterpret_cast<uint32_t *>(to) = e4m3x4_of(a, b, c, d);
     }
 }
 
@@ -265,7 +265,7 @@ __device__ __forceinline__ void write_rows(const float (&o)[4][32], const uint64
 }
 
 /* Sums of both warpgroups' pages: what O is multiplied by, and the LSE. */
-__device__ __forceinline__ void finish_rows(uint32_t s, const mla_sm90_unit &u, sm90::RowState &state, float (&f)[2])
+__device__ __forceinline__ void finish_rows(uint32_t s, const mla_sm90_unit &u, RowState &state, float (&f)[2])
 {
     uint32_t row = row_of_thread(), first = s + smem::sums + row * 4;
     bool leads = quad_of_thread() == 0;
@@ -298,8 +298,7 @@ __device__ __forceinline__ void finish_rows(uint32_t s, const mla_sm90_unit &u, 
     }
 }
 
-__device__ __forceinline__ void write_unit(uint32_t s, const mla_sm90_unit &u, sm90::RowState &state,
-                                           const float (&o)[4][32])
+__device__ __forceinline__ void write_unit(uint32_t s, const mla_sm90_unit &u, RowState &state, const float (&o)[4][32])
 {
     float f[2];
     uint64_t to[2];
@@ -323,13 +322,13 @@ __device__ __forceinline__ void math_role(const mla_sm90_launch &launch, uint32_
 {
     uint32_t g = 0, pair = 0;
 #pragma unroll 1
-    for (uint32_t unit = cluster_of_cta(); unit < launch.n_units; unit += clusters()) {
+    for (uint32_t unit = first_unit(launch, 0); unit != first_unit(launch, 1); unit++) {
         /* All have left the last unit's pages: its sums were waited for. */
         load_q(unit_at(launch, unit), s + smem::q);
         if (threadIdx.x == 0)
             store_unit(s, unit_at(launch, unit), g);
-        sm90::RowState state;
-        sm90::reset(state);
+        RowState state;
+        reset(state);
         float o[4][32];
 #pragma unroll
         for (int m = 0; m < 4; m++)

@@ -56,6 +56,9 @@ static inline bool kernels_have_units(const struct mla_kernels *kernels)
 /* Units that more[] of a launch tells of. */
 uint32_t kernels_units_of_launch(const struct mla_kernels_launch *launch);
 
+/* Clusters of a launch of so many units: as many as run at the same time. */
+uint32_t kernels_clusters_of_units(const struct mla_kernels *kernels, uint64_t units);
+
 /* Units of so many rows of an item; of all items. */
 uint32_t kernels_units_of_rows(const struct mla_kernels *kernels, uint32_t rows);
 uint64_t kernels_units_of_plan(const struct mla_kernels *kernels, const struct plan *plan);

@@ -173,8 +173,7 @@ static struct grid decode_grid(const struct mla_kernels *k, const struct mla_ker
         .function = k->decode, .ctas_y = 1, .threads = s->decode_threads, .shared_bytes = s->decode_shared_bytes};
     uint64_t units = (uint64_t)launch->abi.n_items * (s->tile_rows / s->rows_per_unit);
     if (kernels_have_units(k)) {
-        uint32_t n_units = kernels_units_of_launch(launch);
-        units = n_units < k->facts.device.resident_units ? n_units : k->facts.device.resident_units;
+        units = kernels_clusters_of_units(k, kernels_units_of_launch(launch));
         grid.cluster = s->ctas_per_unit;
         grid.programmatic = k->programmatic;
     }

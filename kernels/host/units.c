@@ -6,6 +6,7 @@
 #include "kernels/sm90/launch.h"
 
 #define SCRATCH_ALIGN 256u
+#define CLUSTERS_MAX  1024u
 
 _Static_assert(sizeof(struct mla_sm90_unit) == 160, "read in vectors of 16 bytes");
 _Static_assert(sizeof(struct mla_sm90_part) == 32 && sizeof(struct mla_sm90_seq) == 240, "the same");
@@ -25,16 +26,18 @@ struct more_layout {
     uint64_t maps;
     uint64_t seqs;
     uint64_t parts;
+    uint64_t lists;
     uint64_t bytes;
 };
 
-static struct more_layout lay_out_more(uint64_t units, uint32_t n_jobs, uint32_t n_seqs)
+static struct more_layout lay_out_more(const struct mla_kernels *k, uint64_t units, uint32_t n_jobs, uint32_t n_seqs)
 {
     struct more_layout l;
     uint64_t at = 0;
     l.maps = place(&at, n_jobs, MLA_SM90_MAP_BYTES, 64);
     l.seqs = place(&at, n_seqs, sizeof(struct mla_sm90_seq), 64);
     l.parts = place(&at, units, sizeof(struct mla_sm90_part), 64);
+    l.lists = place(&at, (uint64_t)k->facts.device.resident_units + 1, sizeof(uint32_t), 64);
     l.bytes = at;
     return l;
 }
@@ -58,10 +61,12 @@ struct scratch_layout {
     uint64_t units;
     uint64_t pages;
     uint64_t limits;
+    uint64_t sums;
     uint64_t bytes;
 };
 
-static struct scratch_layout lay_out_scratch(uint64_t units, uint64_t pages, uint64_t tokens, uint32_t n_jobs)
+static struct scratch_layout lay_out_scratch(const struct mla_kernels *k, uint64_t units, uint64_t pages,
+                                             uint64_t tokens, uint32_t n_jobs)
 {
     struct scratch_layout l;
     uint64_t at = 0;
@@ -69,6 +74,8 @@ static struct scratch_layout lay_out_scratch(uint64_t units, uint64_t pages, uin
     l.units = place(&at, units, sizeof(struct mla_sm90_unit), SCRATCH_ALIGN);
     l.pages = place(&at, pages, sizeof(uint32_t), SCRATCH_ALIGN);
     l.limits = place(&at, tokens, sizeof(uint32_t), SCRATCH_ALIGN);
+    l.sums = place(&at, (uint64_t)k->facts.device.resident_units * k->section.ctas_per_unit, MLA_SM90_SUMS_BYTES,
+                   SCRATCH_ALIGN);
     l.bytes = at;
     return l;
 }
@@ -76,7 +83,7 @@ static struct scratch_layout lay_out_scratch(uint64_t units, uint64_t pages, uin
 uint64_t kernels_scratch_bytes(const struct mla_kernels *k, uint64_t units, uint64_t pages, uint64_t tokens,
                                uint32_t n_jobs)
 {
-    return kernels_have_units(k) ? lay_out_scratch(units, pages, tokens, n_jobs).bytes + SCRATCH_ALIGN : 0;
+    return kernels_have_units(k) ? lay_out_scratch(k, units, pages, tokens, n_jobs).bytes + SCRATCH_ALIGN : 0;
 }
 
 static uint64_t partial_bytes(const struct plan *plan)
@@ -119,12 +126,18 @@ uint64_t mla_kernels_scratch_bytes_max(const struct mla_kernels *k, const struct
 
 size_t kernels_more_bytes(const struct mla_kernels *k, uint64_t units, uint32_t n_jobs, uint32_t n_seqs)
 {
-    return kernels_have_units(k) ? (size_t)lay_out_more(units, n_jobs, n_seqs).bytes : 0;
+    return kernels_have_units(k) ? (size_t)lay_out_more(k, units, n_jobs, n_seqs).bytes : 0;
 }
 
 size_t mla_kernels_more_bytes(const struct mla_kernels *k, const struct plan *plan, uint32_t n_jobs, uint32_t n_seqs)
 {
     return kernels_more_bytes(k, kernels_units_of_plan(k, plan), n_jobs, n_seqs);
+}
+
+uint32_t kernels_clusters_of_units(const struct mla_kernels *k, uint64_t units)
+{
+    uint32_t most = k->facts.device.resident_units < CLUSTERS_MAX ? k->facts.device.resident_units : CLUSTERS_MAX;
+    return units < most ? (uint32_t)units : most;
 }
 
 uint32_t kernels_units_of_launch(const struct mla_kernels_launch *launch)
@@ -192,12 +205,78 @@ static struct mla_sm90_seq seq_of(const struct mla_abi_job *job, const struct ml
     };
 }
 
-/* Parts of a sequence together, in any order; unit records in the order of items. */
-static void write_parts(const struct mla_kernels *k, const struct plan *plan, uint32_t n_seqs,
-                        struct mla_sm90_seq *seqs, struct mla_sm90_part *parts, uint64_t address)
+/* When clusters are done with what they have been given: a heap, the first to be free on top. */
+struct clusters {
+    uint32_t n;
+    struct cluster {
+        uint64_t free_ns;
+        uint32_t index;
+    } heap[CLUSTERS_MAX];
+};
+
+static void clusters_init(struct clusters *c, uint32_t n)
 {
+    c->n = n;
+    for (uint32_t i = 0; i < n; i++)
+        c->heap[i] = (struct cluster){0, i};
+}
+
+static bool sooner(const struct cluster *a, const struct cluster *b)
+{
+    return a->free_ns != b->free_ns ? a->free_ns < b->free_ns : a->index < b->index;
+}
+
+/* Gives a unit to the cluster that is free first, as the planner assumed. */
+static uint32_t clusters_give(struct clusters *c, uint64_t duration_ns)
+{
+    struct cluster given = c->heap[0];
+    uint32_t to = given.index, hole = 0;
+    given.free_ns += duration_ns;
+    for (;;) {
+        uint32_t child = 2 * hole + 1;
+        if (child >= c->n)
+            break;
+        if (child + 1 < c->n && sooner(&c->heap[child + 1], &c->heap[child]))
+            child++;
+        if (!sooner(&c->heap[child], &given))
+            break;
+        c->heap[hole] = c->heap[child];
+        hole = child;
+    }
+    c->heap[hole] = given;
+    return to;
+}
+
+static uint64_t duration_of(const struct plan_costs *costs, const struct mla_abi_item *item)
+{
+    uint64_t ns = (uint64_t)costs->fill_ns + costs->drain_ns;
+    if (item->partial_row != MLA_ABI_NO_PARTIAL)
+        ns += costs->partial_ns;
+    return ns + (uint64_t)(item->page_end - item->page_begin) * costs->page_ns;
+}
+
+/* Which units are whose: lists[c] becomes the first unit of cluster c. */
+static void make_lists(const struct mla_kernels *k, const struct plan *plan, uint32_t n_clusters, uint32_t *lists)
+{
+    struct clusters clusters;
+    clusters_init(&clusters, n_clusters);
+    memset(lists, 0, ((size_t)n_clusters + 1) * sizeof *lists);
+    for (uint32_t i = 0; i < plan->n_items; i++)
+        for (uint32_t n = kernels_units_of_rows(k, plan->tiles[plan->items[i].tile].rows); n > 0; n--)
+            lists[clusters_give(&clusters, duration_of(&k->facts.costs, &plan->items[i])) + 1]++;
+    for (uint32_t c = 0; c < n_clusters; c++)
+        lists[c + 1] += lists[c];
+}
+
+/* Parts of a sequence together, in any order; unit records cluster by cluster, a cluster's in the order of items. */
+static void write_parts(const struct mla_kernels *k, const struct plan *plan, uint32_t n_seqs, uint32_t n_clusters,
+                        const uint32_t *lists, struct mla_sm90_seq *seqs, struct mla_sm90_part *parts, uint64_t address)
+{
+    struct clusters clusters;
+    uint32_t given[CLUSTERS_MAX];
     uint64_t first = 0;
-    uint32_t unit = 0;
+    clusters_init(&clusters, n_clusters);
+    memcpy(given, lists, n_clusters * sizeof *lists);
     for (uint32_t t = 0; t < plan->n_tiles; t++)
         seqs[plan->tiles[t].seq].n_parts += plan->tiles[t].n_items * kernels_units_of_rows(k, plan->tiles[t].rows);
     for (uint32_t s = 0; s < n_seqs; s++) {
@@ -214,7 +293,7 @@ static void write_parts(const struct mla_kernels *k, const struct plan *plan, ui
         for (uint32_t row = 0; row < tile->rows; row += MLA_SM90_UNIT_ROWS) {
             uint32_t rows = tile->rows - row;
             *to++ = (struct mla_sm90_part){
-                .unit = unit++,
+                .unit = given[clusters_give(&clusters, duration_of(&k->facts.costs, item))]++,
                 .page_begin = item->page_begin,
                 .page_end = item->page_end,
                 .row0 = tile->first_row + row,
@@ -235,12 +314,12 @@ int mla_kernels_more_write(struct mla_kernels *k, const struct plan *plan, const
     if (!kernels_have_units(k))
         return 0;
     uint64_t units = kernels_units_of_plan(k, plan), pages = 0, tokens = 0;
-    struct more_layout l = lay_out_more(units, n_jobs, n_seqs);
+    struct more_layout l = lay_out_more(k, units, n_jobs, n_seqs);
     for (uint32_t s = 0; s < n_seqs; s++) {
         pages += pages_of(seqs[s].kv_len_max);
         tokens += seqs[s].q_len;
     }
-    struct scratch_layout scratch = lay_out_scratch(units, pages, tokens, n_jobs);
+    struct scratch_layout scratch = lay_out_scratch(k, units, pages, tokens, n_jobs);
     uint64_t at = (workspace + partial_bytes(plan) + SCRATCH_ALIGN - 1) / SCRATCH_ALIGN * SCRATCH_ALIGN;
     uint64_t page_ids = at + scratch.pages, limits = at + scratch.limits;
     unsigned char *maps = (unsigned char *)more + l.maps;
@@ -260,11 +339,17 @@ int mla_kernels_more_write(struct mla_kernels *k, const struct plan *plan, const
         page_ids += (uint64_t)pages_of(seqs[s].kv_len_max) * sizeof(uint32_t);
         limits += (uint64_t)seqs[s].q_len * sizeof(uint32_t);
     }
-    write_parts(k, plan, n_seqs, records, (struct mla_sm90_part *)(void *)((char *)more + l.parts), address + l.parts);
+    uint32_t n_clusters = kernels_clusters_of_units(k, units);
+    uint32_t *lists = (uint32_t *)(void *)((char *)more + l.lists);
+    make_lists(k, plan, n_clusters, lists);
+    write_parts(k, plan, n_seqs, n_clusters, lists, records, (struct mla_sm90_part *)(void *)((char *)more + l.parts),
+                address + l.parts);
     struct mla_sm90_launch mine = {
         .abi = launch->abi,
         .seqs = address + l.seqs,
         .units = at + scratch.units,
+        .lists = address + l.lists,
+        .sums = at + scratch.sums,
         .n_units = (uint32_t)units,
     };
     memcpy(launch, &mine, sizeof mine);

@@ -51,6 +51,11 @@ __device__ __forceinline__ void store_shared_u32(uint32_t to, uint32_t v)
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
 }
 
+__device__ __forceinline__ void store_shared_u8(uint32_t to, uint32_t v)
+{
+    asm volatile("st.shared.u8 [%0], %1;" ::"r"(to), "r"(v) : "memory");
+}
+
 __device__ __forceinline__ void load_shared_f32x2(uint32_t from, float &x, float &y)
 {
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(from) : "memory");

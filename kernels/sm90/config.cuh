@@ -16,8 +16,8 @@ namespace mla::sm90
 {
 
 constexpr uint32_t kThreads = 512;
-constexpr uint32_t kRegistersPv = 192;
-constexpr uint32_t kRegistersQk = 64;
+constexpr uint32_t kRegistersPv = 176;
+constexpr uint32_t kRegistersQk = 80;
 
 constexpr uint32_t kPage = 64;   /* keys */
 constexpr uint32_t kRows = 64;   /* rows of Q of a CTA */
@@ -25,12 +25,40 @@ constexpr uint32_t kStages = 4;  /* of K and of P */
 constexpr uint32_t kRefill = 16; /* entries of the load ring that are written at a time, 2 * kRefill pages ahead */
 constexpr uint32_t kLoadRing = 64;
 
-/* A row block of P: 64 rows x 64 keys of e4m3 (64-byte swizzle), 64 factors, 4 flag words; sent as one piece. */
-constexpr uint32_t kPBytes = 4096;
-constexpr uint32_t kPFactors = kPBytes;
-constexpr uint32_t kPFlags = kPFactors + 256;
-constexpr uint32_t kPSent = kPFlags + 16;
-constexpr uint32_t kPBlock = 4608;
+/* A stage of P: 128 rows x 64 keys of e4m3 (64-byte swizzle) in two blocks of 64 rows, each with 64 factors and a word
+ * of flags: those of block 0 lie before it, those of block 1 behind it, so that a block is sent as one piece. */
+constexpr uint32_t kPBlock = 4096;
+constexpr uint32_t kPSent = kPBlock + 256 + 16;
+constexpr uint32_t kPData = 512; /* of the stage */
+constexpr uint32_t kPStage = 9216;
+__host__ __device__ constexpr uint32_t p_piece(uint32_t block)
+{
+    return block == 0 ? kPData - 272 : kPData + kPBlock;
+}
+
+__host__ __device__ constexpr uint32_t p_factors(uint32_t block)
+{
+    return block == 0 ? kPData - 272 : kPData + 2 * kPBlock;
+}
+
+__host__ __device__ constexpr uint32_t p_flags(uint32_t block)
+{
+    return p_factors(block) + 256;
+}
+
+/* k-steps of 32 channels, of 18, for which the QK threads keep Q in registers. */
+constexpr int kQSteps = 3;
+
+/* Pages in which all of O has once left the tensor cores' accumulators, see promote.cuh: 1, 2, 4 or 8. With
+ * MLA_SM90_PROMOTION 0 it never does, for measuring what that costs. */
+#ifndef MLA_SM90_WINDOW
+#define MLA_SM90_WINDOW 8
+#endif
+#ifndef MLA_SM90_PROMOTION
+#define MLA_SM90_PROMOTION 1
+#endif
+constexpr uint32_t kWindow = MLA_SM90_WINDOW;
+constexpr bool kPromotion = MLA_SM90_PROMOTION != 0;
 
 /* A page of K, and Q: four boxes of 64 x 128 bytes (128-byte swizzle), one of 64 x 64 (64-byte swizzle). */
 constexpr uint32_t kBox = 8192;
@@ -45,12 +73,12 @@ constexpr uint32_t base = 1024;
 constexpr uint32_t k = base;
 constexpr uint32_t q = k + kStages * kKBytes;
 constexpr uint32_t p = q + kKBytes;
-constexpr uint32_t scale = p + kStages * 2 * kPBlock; /* float [128]: 1 / sum of each row, at the end of an item */
-constexpr uint32_t reference = scale + 512;           /* float [64]: running reference of this CTA's rows, log2 units */
-constexpr uint32_t limit = reference + 256;           /* int [64]: keys of the stream that a row sees end before this */
-constexpr uint32_t sums = limit + 256;                /* float [2 groups][3][64]: rounded sum, exact sum, reference */
-constexpr uint32_t out_row = sums + 1536;             /* uint64 [128] */
-constexpr uint32_t loads = out_row + 1024;            /* struct {uint64 map; int32 page; uint32 valid} [kLoadRing] */
+constexpr uint32_t scale = p + kStages * kPStage; /* float [128]: 1 / sum of each row, at the end of an item */
+constexpr uint32_t reference = scale + 512;       /* float [64]: running reference of this CTA's rows, log2 units */
+constexpr uint32_t limit = reference + 256;       /* int [64]: keys of the stream that a row sees end before this */
+constexpr uint32_t sums = limit + 256;            /* float [2 groups][3][64]: rounded sum, exact sum, reference */
+constexpr uint32_t out_row = sums + 1536;         /* uint64 [128] */
+constexpr uint32_t loads = out_row + 1024;        /* struct {uint64 map; int32 page; uint32 valid} [kLoadRing] */
 constexpr uint32_t barriers = loads + kLoadRing * 16;
 constexpr uint32_t k_full = barriers;
 constexpr uint32_t k_empty = k_full + 8 * kStages;
@@ -58,13 +86,13 @@ constexpr uint32_t p_full = k_empty + 8 * kStages;
 constexpr uint32_t p_empty = p_full + 8 * kStages;
 constexpr uint32_t scale_full = p_empty + 8 * kStages;
 constexpr uint32_t scale_empty = scale_full + 8;
-constexpr uint32_t unit = scale_empty + 8; /* uint32: whose scales these are */
+constexpr uint32_t unit = scale_empty + 8; /* uint32 [2]: whose scales these are; 1: the cluster's last */
 constexpr uint32_t cursor = unit + 8;
 constexpr uint32_t cursor_bytes = 32;
 constexpr uint32_t dynamic = cursor + cursor_bytes - base;
 } // namespace smem
 static_assert(smem::dynamic <= 232448, "shared memory of an SM");
-static_assert(smem::p % 1024 == 0 && kPBlock % 512 == 0 && smem::barriers % 16 == 0, "alignment");
+static_assert(smem::p % 1024 == 0 && kPStage % 1024 == 0 && smem::barriers % 16 == 0, "alignment");
 
 /* Named barriers (0 is __syncthreads). */
 constexpr int kBarPv = 1; /* + group */
@@ -80,10 +108,20 @@ constexpr float kSumUnit = 1.0f / 32;
 static_assert(kHeadroom == 5.0f, "kSumUnit is 2^-kHeadroom");
 constexpr float kNoReference = -1e30f;
 
-constexpr uint32_t kFlagMasked = 1u << 8; /* of a P flag word, beside a bit per block of 8 rows that changed */
-constexpr uint32_t kFlagLast = 1u << 9;   /* of its unit */
-constexpr uint32_t kFlagOdd = 1u << 10;   /* the cluster's second unit, fourth, ... */
-constexpr uint32_t kFlagChanged = 0xffu;
+/* A block's word of flags: a byte of each warp of its QK group. Bits 0 and 1: the reference of a row rose, of the
+ * warp's first 8 rows and of its last; the others are said by all four warps alike. Bits 5 and 6 are used by the
+ * readers. */
+constexpr uint32_t kFlagsChanged = 0x03030303u;
+constexpr uint32_t kFlagMasked = 1u << 2;
+constexpr uint32_t kFlagLast = 1u << 3; /* of its unit */
+constexpr uint32_t kFlagOdd = 1u << 4;  /* the cluster's second unit, fourth, ... */
+constexpr uint32_t kFlagLong = 1u << 7; /* the unit has more than kLongPages */
+
+/* Sums of a unit fit f16 by kSumScale up to this length, whatever the data are, and by kSumScaleLong up to 2^24 keys.
+ */
+constexpr uint32_t kLongPages = 16384;
+constexpr float kSumScale = 1.0f / (1 << 22);
+constexpr float kSumScaleLong = 1.0f / (1 << 27);
 
 } // namespace mla::sm90
 

@@ -1,4 +1,5 @@
 /* The tuned split-KV kernel of Hopper. See config.cuh for its shape, kernels/NOTES.md for its figures. */
+#include "kernels/ptx/grid.cuh"
 #include "kernels/sm90/pv.cuh"
 #include "kernels/sm90/qk.cuh"
 
@@ -27,10 +28,12 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(512, 1)
         mbarrier_init(window + smem::scale_empty, 4);
         mbarrier_init_fence();
     }
+    grid_wait();
     Cursor &cursor = *reinterpret_cast<Cursor *>(raw + (smem::cursor - smem::base));
     if (tid == 256) {
         cursor.map = 0;
-        cursor.unit = cluster_of_cta();
+        cursor.unit = first_unit(launch, 0);
+        cursor.end = first_unit(launch, 1);
         enter(launch, cursor);
     }
     if (tid >= 256 && tid < 288) {
@@ -44,16 +47,10 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(512, 1)
     cluster_wait();
     if (tid < 256) {
         registers_grow<kRegistersPv>();
-        if (tid < 128)
-            pv_role<0>(launch);
-        else
-            pv_role<1>(launch);
+        pv_role(launch);
     } else {
         registers_shrink<kRegistersQk>();
-        if (tid < 384)
-            qk_role<0>(launch, cursor);
-        else
-            qk_role<1>(launch, cursor);
+        qk_role(launch, cursor);
     }
     __syncwarp();
     cluster_arrive();

@@ -76,10 +76,13 @@ struct mla_sm90_launch {
     struct mla_abi_launch abi;
     uint64_t seqs;  /* struct mla_sm90_seq [n_seqs] */
     uint64_t units; /* scratch: struct mla_sm90_unit [n_units] */
+    uint64_t lists; /* uint32 [clusters + 1]: units lists[c] to lists[c + 1] - 1 are cluster c's, in this order */
+    uint64_t sums;  /* scratch: MLA_SM90_SUMS_BYTES of each CTA: f16 sums that have left the tensor cores */
     uint32_t n_units;
     uint32_t reserved; /* 0; the kernel has uses for a zero that the compiler does not know */
 };
 
-#define MLA_SM90_MAP_BYTES 256u /* of a job: two CUtensorMap of 128 bytes, latent boxes and rope boxes */
+#define MLA_SM90_SUMS_BYTES (64u << 10)
+#define MLA_SM90_MAP_BYTES  256u /* of a job: two CUtensorMap of 128 bytes, latent boxes and rope boxes */
 
 #endif

@@ -20,13 +20,13 @@ struct Cursor {
     uint32_t unit;
     uint32_t left;   /* pages of the unit not yet handed out */
     uint32_t beyond; /* page id past the plane */
-    uint32_t reserved;
+    uint32_t end;    /* behind the cluster's last unit */
 };
 static_assert(sizeof(Cursor) == smem::cursor_bytes, "place");
 
 __device__ __forceinline__ void enter(const mla_sm90_launch &launch, Cursor &c)
 {
-    if (c.unit >= launch.n_units)
+    if (c.unit == c.end)
         return;
     const mla_sm90_unit &u = unit_at(launch, c.unit);
     c.left = u.n_pages;
@@ -47,7 +47,7 @@ __device__ __forceinline__ void refill(const mla_sm90_launch &launch, Cursor &c,
     uint32_t done = 0;
     while (done < kRefill) {
         uint32_t take = kRefill - done;
-        bool over = c.unit >= launch.n_units;
+        bool over = c.unit == c.end;
         if (!over)
             take = min(take, c.left);
         if (lane >= done && lane < done + take) {
@@ -64,12 +64,21 @@ __device__ __forceinline__ void refill(const mla_sm90_launch &launch, Cursor &c,
             if (c.ids != 0)
                 c.ids += take * 4;
             if (c.left == 0) {
-                c.unit += clusters();
+                c.unit++;
                 enter(launch, c);
             }
         }
         __syncwarp();
     }
+}
+
+/* True for one thread of a converged warp. Which is known to the compiler to be one: behind a comparison of thread
+ * numbers it issues copies in a loop over the lanes. */
+__device__ __forceinline__ bool elect_one()
+{
+    uint32_t one;
+    asm volatile("{.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;}" : "=r"(one));
+    return one != 0;
 }
 
 /* One thread: page g into its stage, when that is free. */

@@ -16,7 +16,7 @@ __device__ __forceinline__ uint32_t cta()
     return c;
 }
 
-/* Units cluster, cluster + clusters, ... of the launch are this cluster's. */
+/* Units lists[cluster] to lists[cluster + 1] of the launch are this cluster's. */
 __device__ __forceinline__ uint32_t cluster_of_cta()
 {
     return cta() >> 1;
@@ -34,11 +34,10 @@ __device__ __forceinline__ uint32_t window_of_cta()
     return (cta() & 1) << 24;
 }
 
-__device__ __forceinline__ uint32_t clusters()
+/* The first unit of cluster_of_cta() + next. */
+__device__ __forceinline__ uint32_t first_unit(const mla_sm90_launch &launch, uint32_t next)
 {
-    uint32_t n;
-    asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(n));
-    return n >> 1;
+    return reinterpret_cast<const uint32_t *>(launch.lists)[cluster_of_cta() + next];
 }
 
 __device__ __forceinline__ const mla_sm90_unit &unit_at(const mla_sm90_launch &launch, uint32_t unit)
@@ -53,6 +52,21 @@ __device__ __forceinline__ uint32_t thread_of_group()
     t = threadIdx.x;
     asm volatile("" : "+r"(t)); /* what follows from it is computed where it is used, not kept */
     return t & 127;
+}
+
+/* Of the two groups of a role. Both run the same code: four copies of it do not fit the instruction cache. */
+__device__ __forceinline__ uint32_t group()
+{
+    uint32_t t = threadIdx.x;
+    asm volatile("" : "+r"(t));
+    return t >> 7 & 1;
+}
+
+/* A thread finds its first row's float in an array of 64 of its QK group's rows here; its second row's 8 further on. */
+__device__ __forceinline__ uint32_t place_of_row(uint32_t array)
+{
+    uint32_t t = thread_of_group();
+    return array + ((t >> 5) * 16 + (t >> 2 & 7)) * 4;
 }
 
 } // namespace mla::sm90

@@ -10,9 +10,10 @@ namespace mla::sm90
 {
 
 struct RowState {
-    float reference[2]; /* that the sums are in */
-    float rounded[2];   /* sums of P as rounded to e4m3: what O is divided by */
-    float exact[2];     /* sums of P before rounding: what the LSE is made of */
+    float reference[2];   /* that the sums are in */
+    float rounded[2];     /* sums of P as rounded to e4m3: what O is divided by */
+    float exact[2];       /* sums of P before rounding: what the LSE is made of */
+    uint32_t codes[2][4]; /* P of the group's last page: added to rounded under the products of its next one */
 };
 
 __device__ __forceinline__ void reset(RowState &s)
@@ -22,6 +23,9 @@ __device__ __forceinline__ void reset(RowState &s)
         s.reference[r] = kNoReference;
         s.rounded[r] = 0;
         s.exact[r] = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s.codes[r][i] = 0;
     }
 }
 
@@ -40,15 +44,21 @@ __device__ __forceinline__ void mask_scores(float (&S)[32], int limit0, int limi
         }
 }
 
-__device__ __forceinline__ void row_maxima(const float (&S)[32], float (&top)[2])
+/* Of the keys that this thread has. */
+__device__ __forceinline__ void thread_maxima(const float (&S)[32], float (&top)[2])
 {
-    top[0] = S[0];
-    top[1] = S[2];
+    top[0] = fmaxf(S[0], S[1]);
+    top[1] = fmaxf(S[2], S[3]);
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
+    for (int i = 1; i < 8; i++) {
         top[0] = fmaxf(top[0], fmaxf(S[4 * i], S[4 * i + 1]));
         top[1] = fmaxf(top[1], fmaxf(S[4 * i + 2], S[4 * i + 3]));
     }
+}
+
+/* Of rows, for all threads that have keys of them. */
+__device__ __forceinline__ void row_maxima(float (&top)[2])
+{
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
@@ -76,9 +86,9 @@ __device__ __forceinline__ float sum_of_e4m3x4(uint32_t codes)
     return s0 + s1;
 }
 
-/* 16 keys of two rows: word of row g and word of row g + 8 in the order that the products expect. */
+/* 16 keys of two rows: a word of codes of each, in the order that the products expect. */
 __device__ __forceinline__ void exponentials(const float (&S)[32], float c, const float (&offset)[2], RowState &state,
-                                             int pair, uint32_t &w0, uint32_t &w1)
+                                             int pair)
 {
     float p[8];
 #pragma unroll
@@ -88,10 +98,17 @@ __device__ __forceinline__ void exponentials(const float (&S)[32], float c, cons
             p[e * 4 + k] = ex2(fmaf(S[(2 * pair + e) * 4 + k], c, offset[k >> 1]));
     state.exact[0] += (p[0] + p[1]) + (p[4] + p[5]);
     state.exact[1] += (p[2] + p[3]) + (p[6] + p[7]);
-    w0 = e4m3x4_of(p[0], p[1], p[4], p[5]);
-    w1 = e4m3x4_of(p[2], p[3], p[6], p[7]);
-    state.rounded[0] += sum_of_e4m3x4(w0);
-    state.rounded[1] += sum_of_e4m3x4(w1);
+    state.codes[0][pair] = e4m3x4_of(p[0], p[1], p[4], p[5]);
+    state.codes[1][pair] = e4m3x4_of(p[2], p[3], p[6], p[7]);
+}
+
+/* The last page's codes into the sums of rounded P. */
+__device__ __forceinline__ void add_codes(RowState &state)
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+        state.rounded[r] += (sum_of_e4m3x4(state.codes[r][0]) + sum_of_e4m3x4(state.codes[r][1])) +
+                            (sum_of_e4m3x4(state.codes[r][2]) + sum_of_e4m3x4(state.codes[r][3]));
 }
 
 } // namespace mla::sm90
