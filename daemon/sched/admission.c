@@ -47,15 +47,11 @@ enum mla_status sched_admit(const struct sched *s, struct sched_job *job)
     }
     if (s->config.backlog_max_ns == 0 || peer->backlog_ns == 0)
         return MLA_OK;
-    uint64_t load_ns = load_of(job, sched_job_parts(job));
-    uint64_t all_ns = sched_pace_scaled(s, plus(s->backlog_ns, load_ns));
-    uint64_t own_ns = sched_pace_scaled(s, plus(peer->backlog_ns, load_ns));
+    uint64_t own_ns = sched_pace_scaled(s, plus(peer->backlog_ns, load_of(job, sched_job_parts(job))));
     uint64_t share_ns = s->config.backlog_max_ns / s->n_backlogged;
-    if (all_ns <= s->config.backlog_max_ns || own_ns <= share_ns)
+    if (own_ns <= share_ns)
         return MLA_OK;
-    /* Whichever of the two is met first. */
-    uint64_t own_wait_ns = times(own_ns - share_ns, s->n_backlogged), all_wait_ns = all_ns - s->config.backlog_max_ns;
-    job->retry_after_us = retry_us(s, own_wait_ns < all_wait_ns ? own_wait_ns : all_wait_ns);
+    job->retry_after_us = retry_us(s, times(own_ns - share_ns, s->n_backlogged));
     return MLA_OVERLOADED;
 }
 

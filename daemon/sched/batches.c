@@ -40,7 +40,7 @@ static struct sched_part *place_in(struct sched *s, const struct sched_batch *ba
     return &job->parts[batch - s->batches];
 }
 
-static void take(struct sched *s, struct sched_batch *batch, struct sched_job *job)
+static void take(struct sched *s, struct sched_batch *batch, struct sched_job *job, bool in_order)
 {
     struct sched_part *part = place_in(s, batch, job);
     assert(!part->in);
@@ -50,7 +50,7 @@ static void take(struct sched *s, struct sched_batch *batch, struct sched_job *j
     if (job->parts_launched == 0)
         job->batch = batch;
     sched_flow_looked(sched_flow_of(job), job);
-    sched_flow_serve(s, job);
+    sched_flow_serve(s, job, in_order);
     if (job->state == SCHED_QUEUED) {
         job->state = SCHED_STAGED;
         s->counts.queued--;
@@ -65,11 +65,13 @@ static void fill(struct sched *s, struct sched_batch *batch)
     s->n_formed++;
     batch->compat = sched_job_first(&sched_flow_at(s->flows.next)->queue)->compat;
     struct list *node = s->flows.next;
+    bool in_order = true; /* nobody was passed over */
     while (node != &s->flows && load.jobs < s->config.batch_jobs_max) {
         struct sched_flow *flow = sched_flow_at(node);
         struct list *next = node->next;
         struct sched_job *job = sched_flow_look(s, flow, batch->compat);
-        if (!job || !fits(s, &load, job)) {
+        if (!job || !fits(s, &load, job) || (!in_order && flow->start > s->virtual_ns)) {
+            in_order = false;
             node = next;
             continue;
         }
@@ -77,7 +79,7 @@ static void fill(struct sched *s, struct sched_batch *batch)
         load.seqs += job->seqs;
         load.cost += job->cost;
         load.ns += job->load_ns;
-        take(s, batch, job);
+        take(s, batch, job, in_order);
         node = !list_empty(&flow->queue) && flow->in_flows.next == next ? &flow->in_flows : next;
     }
 }

@@ -87,11 +87,12 @@ void sched_flow_remove(struct sched *s, struct sched_job *job)
         place(s, flow);
 }
 
-void sched_flow_serve(struct sched *s, struct sched_job *job)
+void sched_flow_serve(struct sched *s, struct sched_job *job, bool in_order)
 {
     struct sched_flow *flow = sched_flow_of(job);
     uint64_t tag = flow->start + charge(job);
-    s->virtual_ns = s->virtual_ns > tag ? s->virtual_ns : tag;
+    if (in_order && tag > s->virtual_ns)
+        s->virtual_ns = tag;
     flow->start = tag;
     if (++job->parts_taken == sched_job_parts(job))
         take_out(s, job);

@@ -40,8 +40,8 @@ void sched_backlog_less(struct sched *s, struct sched_job *job, uint32_t parts);
 void sched_flow_push(struct sched *s, struct sched_job *job);
 /* Nothing when it is not queued. */
 void sched_flow_remove(struct sched *s, struct sched_job *job);
-/* The next part of a queued job is served. */
-void sched_flow_serve(struct sched *s, struct sched_job *job);
+/* The next part of a queued job is served; in_order: its flow is the next of all. */
+void sched_flow_serve(struct sched *s, struct sched_job *job, bool in_order);
 /* The first job of the flow with this compat that the batch in the making (s->n_formed) has not looked at; NULL: none.
  */
 struct sched_job *sched_flow_look(const struct sched *s, struct sched_flow *flow, uint64_t compat);

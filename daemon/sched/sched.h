@@ -37,25 +37,27 @@
  * Order. Ready jobs wait in flows, one per peer and priority, first in first out. Which flow is next is self-clocked
  * fair queueing [S. J. Golestani, A Self-Clocked Fair Queueing Scheme for Broadband Applications, INFOCOM 1994]: a
  * part's finish tag is the tag of its flow's part before it, or, where the flow was empty, that of the part served
- * last of all, plus load_ns / weight; the smallest tag is next, equal ones in the order of becoming ready. So flows
- * with work share the device by weight and predicted time, small jobs pass large ones of other clients, and since every
- * tag is finite and each service adds to its flow's, no job waits for ever. A flow's weight is the peer's, times 4 for
- * each step of priority.
+ * last of all in its turn, plus load_ns / weight; the smallest tag is next, equal ones in the order of becoming ready.
+ * So flows with work share the device by weight and predicted time, small jobs pass large ones of other clients, and
+ * since every tag is finite and each service adds to its flow's, no job waits for ever. A flow's weight is the peer's,
+ * times 4 for each step of priority.
  *
  * Batches. The flow that is next gives the first job and with it what is compatible; then, in the order of flows, each
  * gives its next job of equal compat, again and again, until a limit is reached. A flow whose next compatible job does
- * not fit gives no more, others may; so no job is overtaken by another of its flow and compat, and what did not fit is
- * next soon, at last first, which always fits.
+ * not fit, or that has none, is passed over. Past that, only flows give that are not ahead of their turn already (their
+ * part before has a tag up to that of the part served last in its turn), so that who shares a launch out of turn does
+ * not pay for it with a long wait [the eligibility of J. C. R. Bennett, H. Zhang, WF2Q, INFOCOM 1996]. So no job is
+ * overtaken by another of its flow and compat, and what did not fit is next soon, at last first, which always fits.
  *
  * When. With nothing on the device a batch is formed as soon as a job is ready, or gather_ns later if more may come.
  * While a launch runs jobs gather until lead_ns before its predicted end; then the next batch is formed and planned,
  * and launched behind it if max_running allows. Predictions are those of PLANNED and load_ns, times what launches took
  * of late against theirs. At most one batch is staged (formed, not launched) at a time.
  *
- * Admission. Beside max_in_flight, backlog_max_ns bounds the predicted time of all that is accepted and not launched.
- * Past it a peer is refused when its own part is above an even share among those with a backlog; a peer without any may
- * always bring one job. So who floods the daemon is refused, others are not, and a job of a peer waits for about
- * its own share of the backlog and one launch at most.
+ * Admission. Beside max_in_flight, backlog_max_ns bounds the predicted time of all that is accepted and not launched:
+ * among the peers that have such a backlog each may have an even share of it, and one without any may always bring one
+ * job. So who floods the daemon is refused, others are not, and what is accepted waits for about backlog_max_ns at most
+ * while their number stays the same.
  */
 #ifndef MLA_DAEMON_SCHED_H
 #define MLA_DAEMON_SCHED_H

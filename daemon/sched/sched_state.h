@@ -34,7 +34,7 @@ struct sched {
     struct sched_batch *staged; /* the one batch in FORMED, PLANNING or PLANNED; NULL: none */
     uint32_t n_running;         /* launches on the device */
 
-    uint64_t virtual_ns;                          /* the largest tag that was served */
+    uint64_t virtual_ns;                          /* the largest tag that was served in its turn */
     uint64_t n_formed;                            /* batches; sched_flow.scan */
     uint64_t gather_since;                        /* when jobs began to wait for the next batch */
     uint32_t n_parts;                             /* that the flows have to give; jobs count once */

@@ -170,14 +170,11 @@ static uint64_t backlog_of(const struct model *m, const struct model_peer *p)
 
 static bool backlog_is_full(const struct model *m, const struct model_job *j)
 {
-    uint64_t load = j->job.load_ns * model_parts(j), own = backlog_of(m, j->peer), all = 0, n = 0;
-    for (int i = 0; i < MODEL_PEERS; i++) {
-        uint64_t ns = m->peers[i] ? backlog_of(m, m->peers[i]) : 0;
-        all += ns;
-        n += ns > 0;
-    }
-    return m->config.backlog_max_ns != 0 && own > 0 && model_scaled(m, all + load) > m->config.backlog_max_ns &&
-           model_scaled(m, own + load) > m->config.backlog_max_ns / n;
+    uint64_t own = backlog_of(m, j->peer), n = 0;
+    for (int i = 0; i < MODEL_PEERS; i++)
+        n += m->peers[i] && backlog_of(m, m->peers[i]) > 0;
+    return m->config.backlog_max_ns != 0 && own > 0 &&
+           model_scaled(m, own + j->job.load_ns * model_parts(j)) > m->config.backlog_max_ns / n;
 }
 
 static void enqueue(struct model *m, struct model_job *j)

@@ -91,8 +91,10 @@ static bool over(const struct model *m, const struct model_job *j, uint32_t n, u
 static void take(struct model *m, struct model_batch *b, struct model_job *j)
 {
     uint64_t *start = &j->peer->start[j->job.priority];
+    bool in_turn = of_flow(next_job(m, true, 0), j);
     *start += charge(j);
-    m->virtual_ns = m->virtual_ns > *start ? m->virtual_ns : *start;
+    if (in_turn && m->virtual_ns < *start)
+        m->virtual_ns = *start;
     b->jobs[b->n] = j;
     b->index[b->n++] = j->taken++;
     j->looked = true;
@@ -111,7 +113,8 @@ static void choose(struct model *m, struct model_batch *b)
     for (size_t i = 0; i < m->n_jobs; i++)
         m->jobs[i]->looked = false;
     for (; j; j = next_job(m, false, compat)) {
-        if (over(m, j, b->n, seqs, cost, ns)) {
+        bool ahead = j->peer->start[j->job.priority] > m->virtual_ns && !of_flow(next_job(m, true, 0), j);
+        if (over(m, j, b->n, seqs, cost, ns) || ahead) {
             for (size_t i = 0; i < m->n_jobs; i++)
                 m->jobs[i]->looked |= of_flow(m->jobs[i], j);
             continue;

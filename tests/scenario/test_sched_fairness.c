@@ -397,7 +397,7 @@ START_TEST(kinds_alternate)
 }
 END_TEST
 
-/* 3 ms may wait. Client a has more than its share of them, so a is refused, and b, which has none, is not. */
+/* 3 ms may wait. Client a has all of them, then more than its share, so a is refused; b, within its own, is not. */
 START_TEST(who_floods_is_refused)
 {
     begin(DEVICE, .backlog_max_ns = 3000000, .retry_after_us = 100);
@@ -405,9 +405,9 @@ START_TEST(who_floods_is_refused)
     submit("a2", .load_us = 1000);
     submit("a3", .load_us = 1000);
     submit("a4", .load_us = 1000);
-    submit("a5", .load_us = 1000); /* 4 ms: one too many */
+    submit("a5", .load_us = 1000); /* a fourth millisecond */
     submit("b1", .load_us = 1000);
-    submit("b2", .load_us = 1000); /* 2 ms of b, 5 of all: more than an even share */
+    submit("b2", .load_us = 1000); /* 2 ms, more than its share, as two have a backlog now */
     submit("b3", .load_us = 400);
     at(925);
     timer();
@@ -421,7 +421,7 @@ START_TEST(who_floods_is_refused)
           "0 SUBMIT b2 -> REPLY b2 OVERLOADED retry after 1000\n"
           "0 SUBMIT b3 -> nothing\n"
           "925 TIMER -> STAGE B.1{a2 b1}, LAUNCH #2 B.1{a2 b1}\n"
-          "925 SUBMIT a6 -> REPLY a6 OVERLOADED retry after 400\n");
+          "925 SUBMIT a6 -> REPLY a6 OVERLOADED retry after 3000\n");
 }
 END_TEST
 
