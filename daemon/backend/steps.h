@@ -3,7 +3,10 @@
  *
  * A layer that is ready goes out at once while no launch of steps is under way, else when the one under way is expected
  * to end within BE_STEPS_LEAD_NS: until then layers of other steps may join it. At most BE_STEPS_LAUNCHES of such
- * launches are under way, whatever else the device does. */
+ * launches are under way, whatever else the device does.
+ *
+ * What is launched next is mostly known before its words come: the layers after those of the launch before. A backend
+ * that has something to gain from it asks for such launches while it is idle, and writes their records ahead. */
 #ifndef MLA_DAEMON_BACKEND_STEPS_H
 #define MLA_DAEMON_BACKEND_STEPS_H
 
@@ -17,6 +20,8 @@
 #define BE_STEPS_LEAD_NS  UINT64_C(20000) /* a launch on its way and the records of it: seen on an H200 */
 #define BE_STEPS_JOIN_MAX 64u             /* layers of one launch */
 #define BE_STEPS_PLANS    32u             /* kept; by the shapes of those that met */
+#define BE_STEPS_BATCHES  8u              /* under way, and prepared */
+#define BE_STEPS_EXPECTED 4u              /* sets of steps that may be prepared */
 
 /* Plan and shape of one set of steps. */
 struct be_steps_plan {
@@ -28,12 +33,23 @@ struct be_steps_plan {
     struct plan_capacity cap; /* of its arrays */
 };
 
+enum be_steps_state { BE_STEPS_FREE, BE_STEPS_PREPARED, BE_STEPS_UNDER_WAY };
+
+/* Layers that a launch is for. */
+struct be_steps_set {
+    struct be_step *members[BE_STEPS_JOIN_MAX];
+    uint32_t layers[BE_STEPS_JOIN_MAX];
+    uint32_t n;
+};
+
 struct be_steps_batch {
-    struct be_request request; /* LAUNCH of batch; n_members != 0: under way */
+    enum be_steps_state state;
+    bool prepared; /* came from be_steps_prepare() */
+    uint64_t prepared_at;
+    struct be_request request; /* LAUNCH of batch */
     struct be_batch batch;
     struct be_steps_plan *plan;
-    struct be_step *members[BE_STEPS_JOIN_MAX];
-    uint32_t n_members;
+    struct be_steps_set set;
     struct mla_abi_job jobs[BE_STEPS_JOIN_MAX];
     struct be_done_word done[BE_STEPS_JOIN_MAX];
     struct mla_abi_seq *seqs;
@@ -52,7 +68,11 @@ struct be_steps {
     uint32_t n_ready; /* of them, waiting for their launch */
     uint32_t n_launches;
     uint64_t expected_end_ns; /* of the last launch */
-    struct be_steps_batch batches[BE_STEPS_LAUNCHES];
+    struct be_steps_batch batches[BE_STEPS_BATCHES];
+    struct be_steps_set ready_set;                   /* of the launch in the making */
+    struct be_steps_set expected[BE_STEPS_EXPECTED]; /* oldest first */
+    uint32_t n_expected;
+    uint64_t n_prepared;
     struct be_steps_plan plans[BE_STEPS_PLANS];
     uint64_t n_planned;
     struct plan_job jobs[BE_STEPS_JOIN_MAX];
@@ -78,8 +98,14 @@ bool be_steps_poll(struct be_steps *steps, uint64_t now_ns);
 /* A LAUNCH to be begun now, or NULL. It is under way when this returns. */
 struct be_request *be_steps_launch(struct be_steps *steps, uint64_t now_ns);
 
+/* A launch that is expected, so that the backend may write its records ahead; be_steps_launch() gives its request when
+ * it has come to that. NULL: none. It may be dropped, and its record be used for another, in any later call. */
+struct be_steps_batch *be_steps_prepare(struct be_steps *steps);
+
 /* Whether a LAUNCH is one of these; nobody else is told of its events. */
 bool be_steps_own(const struct be_steps *steps, const struct be_request *request);
+/* Of such a one, and its place among batches[]. */
+struct be_steps_batch *be_steps_batch_of(struct be_steps *steps, const struct be_request *request, uint32_t *index);
 /* A LAUNCH has ended; its batch has started_ns and ended_ns. */
 void be_steps_launch_ended(struct be_steps *steps, const struct be_request *request);
 

@@ -29,13 +29,15 @@
 #include "kernels/host/cuda_driver.h"
 #include "kernels/host/mla_kernels.h"
 
-#define CU_SLOTS           8u           /* requests that have begun and not ended */
-#define CU_BLOB_BYTES      (256u << 10) /* of a slot; larger plans go to the workspace, through pageable memory */
-#define CU_SCRATCH_BYTES   (8u << 20) /* of the workspace, beside be_config's; larger batches leave less for partials */
+#define CU_SLOTS         8u           /* requests that have begun and not ended */
+#define CU_BLOB_BYTES    (256u << 10) /* of a slot; larger plans go to the workspace, through pageable memory */
+#define CU_SCRATCH_BYTES (24u << 20)  /* of the workspace, beside be_config's; larger batches leave less for partials  \
+                                       */
 #define CU_WORKSPACE_ALIGN 256u
 #define CU_STATUS_WORDS    512u        /* of a slot, all alike: what an abort writes, in pieces of this size */
 #define CU_HOST_BYTES      (64u << 20) /* be_config.host_bytes 0 */
 #define CU_PAUSE_MIN_NS    UINT64_C(20000)
+#define CU_STEP_SPIN_NS    UINT64_C(500000)  /* polled so long without a pause while a step is in flight, or spin_us */
 #define CU_QUERY_NS        UINT64_C(1000000) /* between two questions to the driver whether all is well, while busy */
 
 /* An allocation of another process, opened once however many regions lie in it. */
@@ -79,6 +81,16 @@ struct cu_slot {
     unsigned char *blob;
     CUdeviceptr blob_device;      /* of the pinned one */
     CUdeviceptr blob_device_copy; /* in device memory */
+};
+
+/* Records of a launch of steps, written and copied before its words come; beside struct be_steps' batches[]. */
+struct cu_ahead {
+    struct mla_kernels_launch launch;
+    CUevent copied; /* by the stream of copies */
+    /* Parts of the blocks at slot_memory and slot_device. */
+    unsigned char *blob;
+    CUdeviceptr blob_device;
+    CUdeviceptr blob_device_copy;
 };
 
 enum cu_state { CU_STARTING, CU_RUNNING, CU_ENDED };
@@ -129,6 +141,7 @@ struct backend {
     bool lost;
     struct mla_error lost_error;
     struct cu_slot slots[CU_SLOTS];
+    struct cu_ahead ahead[BE_STEPS_BATCHES];
     uint32_t first_slot;
     uint32_t n_slots;
     uint64_t last_value;
@@ -178,8 +191,9 @@ int cu_slots_open(struct backend *be, struct mla_error *err);
 void cu_slots_close(struct backend *be);
 bool cu_slots_full(const struct backend *be);
 void cu_begin(struct backend *be, struct be_request *request); /* LAUNCH, ABORT, UNMAP */
-bool cu_end_some(struct backend *be);                          /* whether any has ended */
-void cu_query(struct backend *be);                             /* asks the driver whether the context is well */
+bool cu_ahead_write(struct backend *be); /* of one launch that is expected; false: there is none */
+bool cu_end_some(struct backend *be);    /* whether any has ended */
+void cu_query(struct backend *be);       /* asks the driver whether the context is well */
 
 /* memory.c: on the GPU thread. 0, or positive with *err and nothing mapped. unmap: the first error, all is undone as
  * far as the driver lets. */

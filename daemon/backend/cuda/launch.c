@@ -6,23 +6,39 @@
 
 #define LINE_BYTES 64u
 
-/* Pinned memory of one slot: a line for the word, the status words, the blob. */
-#define SLOT_BYTES (LINE_BYTES + CU_STATUS_WORDS * 8u + CU_BLOB_BYTES)
+/* Pinned memory of one slot: a line for the word, the status words, the blob. Behind the slots the blobs of steps. */
+#define SLOT_BYTES   (LINE_BYTES + CU_STATUS_WORDS * 8u + CU_BLOB_BYTES)
+#define SLOTS_BYTES  ((size_t)CU_SLOTS * SLOT_BYTES)
+#define PINNED_BYTES (SLOTS_BYTES + (size_t)BE_STEPS_BATCHES * CU_BLOB_BYTES)
+
+static CUresult open_ahead(struct backend *be, CUdeviceptr device)
+{
+    CUresult r = CUDA_SUCCESS;
+    for (size_t i = 0; i < BE_STEPS_BATCHES && r == CUDA_SUCCESS; i++) {
+        struct cu_ahead *ahead = &be->ahead[i];
+        size_t at = SLOTS_BYTES + i * CU_BLOB_BYTES;
+        ahead->blob = (unsigned char *)be->slot_memory + at;
+        ahead->blob_device = device + at;
+        ahead->blob_device_copy = be->slot_device + (CU_SLOTS + i) * CU_BLOB_BYTES;
+        r = be->cu.cuEventCreate(&ahead->copied, CU_EVENT_DISABLE_TIMING);
+    }
+    return r;
+}
 
 int cu_slots_open(struct backend *be, struct mla_error *err)
 {
     CUdeviceptr device = 0;
     const char *call = "cuMemHostAlloc";
-    CUresult r = be->cu.cuMemHostAlloc(&be->slot_memory, (size_t)CU_SLOTS * SLOT_BYTES,
-                                       CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+    CUresult r =
+        be->cu.cuMemHostAlloc(&be->slot_memory, PINNED_BYTES, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
     if (r == CUDA_SUCCESS) {
-        memset(be->slot_memory, 0, (size_t)CU_SLOTS * SLOT_BYTES);
+        memset(be->slot_memory, 0, PINNED_BYTES);
         call = "cuMemHostGetDevicePointer";
         r = be->cu.cuMemHostGetDevicePointer(&device, be->slot_memory, 0);
     }
     if (r == CUDA_SUCCESS) {
         call = "cuMemAlloc";
-        r = be->cu.cuMemAlloc(&be->slot_device, (size_t)CU_SLOTS * CU_BLOB_BYTES);
+        r = be->cu.cuMemAlloc(&be->slot_device, (size_t)(CU_SLOTS + BE_STEPS_BATCHES) * CU_BLOB_BYTES);
     }
     for (size_t i = 0; i < CU_SLOTS && r == CUDA_SUCCESS; i++) {
         struct cu_slot *slot = &be->slots[i];
@@ -40,6 +56,8 @@ int cu_slots_open(struct backend *be, struct mla_error *err)
         if (r == CUDA_SUCCESS)
             r = be->cu.cuEventCreate(&slot->copied, CU_EVENT_DISABLE_TIMING);
     }
+    if (r == CUDA_SUCCESS)
+        r = open_ahead(be, device);
     return r == CUDA_SUCCESS ? 0 : cu_refuse(be, err, r, call, MLA_OUT_OF_MEMORY, NULL, "no memory for work in flight");
 }
 
@@ -51,6 +69,9 @@ void cu_slots_close(struct backend *be)
             if (events[k] && !be->lost)
                 cu_ok(be, be->cu.cuEventDestroy(events[k]), "cuEventDestroy");
     }
+    for (size_t i = 0; i < BE_STEPS_BATCHES; i++)
+        if (be->ahead[i].copied && !be->lost)
+            cu_ok(be, be->cu.cuEventDestroy(be->ahead[i].copied), "cuEventDestroy");
     free(be->large);
     if (be->slot_device && !be->lost)
         cu_ok(be, be->cu.cuMemFree(be->slot_device), "cuMemFree");
@@ -139,6 +160,56 @@ static bool put_blob(struct backend *be, const struct be_batch *batch, struct cu
     return in_place || copy_blob(be, slot, bytes);
 }
 
+/* ---- records of steps, ahead of their words ---- */
+
+/* The blob's memory may still be read by the copy of what was expected before, and did not come. */
+static bool ahead_is_free(struct backend *be, const struct cu_ahead *ahead)
+{
+    CUresult r = be->cu.cuEventQuery(ahead->copied);
+    if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY)
+        call_ok(be, r, "cuEventQuery");
+    return r == CUDA_SUCCESS;
+}
+
+static bool write_ahead(struct backend *be, const struct be_batch *batch, struct cu_ahead *ahead)
+{
+    size_t bytes = mla_kernels_blob_bytes(be->kernels, batch->plan, batch->n_jobs, batch->n_seqs);
+    bool in_place = be->options.blob_pinned;
+    if (bytes > CU_BLOB_BYTES || !ahead_is_free(be, ahead))
+        return false;
+    if (!maps_ok(be, mla_kernels_blob_write(
+                         be->kernels, batch->plan, batch->jobs, batch->n_jobs, batch->seqs, batch->n_seqs, ahead->blob,
+                         in_place ? ahead->blob_device : ahead->blob_device_copy, be->workspace, &ahead->launch)))
+        return false;
+    return in_place || (call_ok(be, be->cu.cuMemcpyHtoDAsync(ahead->blob_device_copy, ahead->blob, bytes, be->copies),
+                                "cuMemcpyHtoDAsync") &&
+                        call_ok(be, be->cu.cuEventRecord(ahead->copied, be->copies), "cuEventRecord"));
+}
+
+bool cu_ahead_write(struct backend *be)
+{
+    uint32_t index;
+    struct be_steps_batch *b = be_steps_prepare(&be->steps);
+    if (!b)
+        return false;
+    be_steps_batch_of(&be->steps, &b->request, &index);
+    b->prepared = write_ahead(be, &b->batch, &be->ahead[index]);
+    return true;
+}
+
+/* What was written ahead, or the slot's. */
+static bool put_records(struct backend *be, struct cu_slot *slot, struct mla_kernels_launch *launch)
+{
+    uint32_t index;
+    const struct be_steps_batch *b = be_steps_batch_of(&be->steps, slot->request, &index);
+    if (!b || !b->prepared)
+        return put_blob(be, slot->request->batch, slot, launch);
+    *launch = be->ahead[index].launch;
+    return be->options.blob_pinned ||
+           call_ok(be, be->cu.cuStreamWaitEvent(be->stream, be->ahead[index].copied, CU_EVENT_WAIT_DEFAULT),
+                   "cuStreamWaitEvent");
+}
+
 static bool write_done_words(struct backend *be, const struct be_batch *batch, struct cu_slot *slot)
 {
     slot->host_words = !be->word_writes;
@@ -181,7 +252,7 @@ static void begin_launch(struct backend *be, struct cu_slot *slot)
     struct mla_kernels_launch launch;
     /* Until it has ended: not before this. */
     batch->started_ns = mla_now_ns();
-    if (!put_blob(be, batch, slot, &launch) ||
+    if (!put_records(be, slot, &launch) ||
         !call_ok(be, be->cu.cuEventRecord(slot->started, be->stream), "cuEventRecord") || !run_kernels(be, &launch) ||
         !write_done_words(be, batch, slot) || !put_end(be, slot))
         return;

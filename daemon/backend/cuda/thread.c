@@ -83,8 +83,11 @@ static void look_after(struct backend *be, uint64_t now)
 static uint64_t next_pause_ns(const struct backend *be, uint64_t now)
 {
     uint64_t quiet = now - be->port.active_ns;
+    uint64_t spin = be->options.spin_ns;
+    if (be->steps.n != 0 && spin < CU_STEP_SPIN_NS) /* a layer's word comes within a worker's own kernels */
+        spin = CU_STEP_SPIN_NS;
     if (be->n_slots != 0 || be->watches.n != 0 || be->steps.n != 0)
-        return be_port_pause_ns(quiet, be->options.spin_ns, CU_PAUSE_MIN_NS);
+        return be_port_pause_ns(quiet, spin, CU_PAUSE_MIN_NS);
     return quiet < be->options.spin_ns ? 0 : BE_PORT_IDLE_NS;
 }
 
@@ -119,6 +122,8 @@ static void serve(struct backend *be)
         be->port.active_ns = now;
         return;
     }
+    if (cu_ahead_write(be))
+        return;
     look_after(be, now);
     uint64_t pause = be->lost ? 0 : next_pause_ns(be, now);
     if (pause != 0)
