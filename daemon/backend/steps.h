@@ -109,8 +109,4 @@ struct be_steps_batch *be_steps_batch_of(struct be_steps *steps, const struct be
 /* A LAUNCH has ended; its batch has started_ns and ended_ns. */
 void be_steps_launch_ended(struct be_steps *steps, const struct be_request *request);
 
-/* plans.c of it (steps_plan.c): the plan of these steps, cached; NULL with *why (-errno). n <= BE_STEPS_JOIN_MAX. */
-struct be_steps_plan *be_steps_plan(struct be_steps *steps, struct be_step *const *members, uint32_t n, int *why);
-void be_steps_plan_free(struct be_steps *steps);
-
 #endif

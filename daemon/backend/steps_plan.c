@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/backend/steps.h"
+#include "daemon/backend/steps_internal.h"
 
 static bool grow(void *array, size_t *cap, size_t n, size_t size)
 {
