@@ -20,6 +20,18 @@
  * mla_word_aborted(mla_word_load(mla_sync_word(sync, done_word)), value) says so, and O is not to be used. Where the
  * daemon died, a launch of it that still ran may store the done value afterwards: a job that is answered
  * MLA_DISCONNECTED or MLA_DEVICE_LOST is lost whatever its word says later.
+ *
+ * A captured step (mla_template_open, mla_step) is the same for a decode step of many layers that is one CUDA graph.
+ * Into the graph go, for every layer l in order, the caller's own kernels and
+ *
+ *     mla_cuda_write_ready(words, ready_word[l], 1, stream);
+ *     mla_cuda_wait_done(words, done_word[l], 1, stream);
+ *
+ * and nothing that resets the words: the daemon does. A replay is cuGraphLaunch() and one mla_step_submit(), in either
+ * order; lengths, tables and data are read anew from device memory. The next replay of the same graph is launched when
+ * the step before it has been answered; the stream need not have been waited for, unless that step has failed (then
+ * close the template, and open it anew once the stream is idle). After a failed step, or without a daemon, the stream
+ * goes through all the same; what tells is the step's status: words are taken back, so they do not.
  */
 #ifndef MLA_CUDA_H
 #define MLA_CUDA_H
