@@ -23,6 +23,7 @@ int bench_mix(int argc, char **argv, struct bench_report *report);
 int bench_overhead(int argc, char **argv, struct bench_report *report);
 int bench_rtt(int argc, char **argv, struct bench_report *report);
 int bench_shapes(int argc, char **argv, struct bench_report *report);
+int bench_step(int argc, char **argv, struct bench_report *report);
 int bench_workers(int argc, char **argv, struct bench_report *report);
 
 /* Value of option `name` in argv ("--rounds 9"), or fallback; -1 when it is not a number in [least, most]. Prints why.

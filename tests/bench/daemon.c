@@ -12,6 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/bench/machine.h"
+
 #define MPS_CONTROL "nvidia-cuda-mps-control"
 
 static int fail(const char *what)
@@ -78,6 +80,21 @@ int bench_daemon_start(struct bench_daemon *daemon, const struct bench_daemon_op
     return 0;
 }
 
+static int remove_folder(struct bench_daemon *daemon)
+{
+    char lock[sizeof daemon->socket + 8];
+    int rc = 0;
+    if (daemon->dir[0]) {
+        snprintf(lock, sizeof lock, "%s.lock", daemon->socket);
+        unlink(daemon->socket); /* of a daemon that did not end well */
+        unlink(lock);
+        if (rmdir(daemon->dir) != 0)
+            rc = fail(daemon->dir);
+    }
+    memset(daemon, 0, sizeof *daemon);
+    return rc;
+}
+
 int bench_daemon_stop(struct bench_daemon *daemon)
 {
     int rc = 0;
@@ -89,13 +106,15 @@ int bench_daemon_stop(struct bench_daemon *daemon)
             rc = -1;
         }
     }
-    if (daemon->dir[0]) {
-        unlink(daemon->socket); /* of a daemon that did not end well */
-        if (rmdir(daemon->dir) != 0)
-            rc = fail(daemon->dir);
-    }
-    memset(daemon, 0, sizeof *daemon);
-    return rc;
+    return remove_folder(daemon) != 0 ? -1 : rc;
+}
+
+int bench_daemon_kill(struct bench_daemon *daemon, uint64_t *at_ns)
+{
+    *at_ns = bench_now_ns();
+    if (daemon->pid > 0 && kill(daemon->pid, SIGKILL) == 0)
+        bench_reap(daemon->pid);
+    return remove_folder(daemon);
 }
 
 /* Runs a program with its streams on /dev/null, or its input from a text; exit code, or -1. */

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #define BENCH_DAEMON_CPUS_MAX     8
@@ -29,6 +30,8 @@ int bench_daemon_start(struct bench_daemon *daemon, const struct bench_daemon_op
 /* Ends it the way an administrator does and removes the folder; also an error: an exit code other than 0. Nothing for
  * one that was never started. */
 int bench_daemon_stop(struct bench_daemon *daemon);
+/* Ends it by SIGKILL, at *at_ns (bench_now_ns()). */
+int bench_daemon_kill(struct bench_daemon *daemon, uint64_t *at_ns);
 /* Whether this daemon knows a setting. */
 bool bench_daemon_takes(const char *mlad, const char *setting);
 

@@ -21,6 +21,8 @@ static const struct {
     {"workers", bench_workers,
      "1 to 16 workers through mlad, by time slicing, under MPS, and as one batch, on a GPU [--ms N] [--rounds N]"},
     {"mix", bench_mix, "small decodes beside a large one, with and without fairness, on a GPU [--ms N] [--rounds N]"},
+    {"step", bench_step,
+     "captured steps of 24 layers in process, by mlad shared and isolated, on a GPU [--ms N] [--rounds N]"},
     {"costs", bench_costs,
      "the planner's cost constants from the CSV of shapes --splits: --from FILE [--units N] "
      "[--rows-per-unit N]"},

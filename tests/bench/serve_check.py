@@ -138,6 +138,27 @@ def mix():
     check(report["bars"] == [], "mix: bars are for its own shapes")
 
 
+def step():
+    rows, report = run_files(["step", "--heads", "4", "--kv-len", "128", "--layers", "3", "--weight-rows", "8", "--ms", "60",
+                              "--rounds", "2", "--mlad", MLAD], DRIVER)
+    timed = [row for row in rows if row.get("table") == "step"]
+    ways = ["in process", "mlad, isolated"]
+    check([(row["workers"], row["way"]) for row in timed] == [(n, w) for n in (1, 4) for w in ways], "step: rows")
+    check("not the machine's" in report["notes"].get("mps", ""), "step: MPS on the fake driver")
+    own = {row["workers"]: row for row in timed if row["way"] == ways[0]}
+    for row in timed:
+        rising(row, ["step_us", "step_p99_us"])
+        base = own[row["workers"]]
+        check(close(row["layer_us"], row["step_us"] / 3), f"{row['name']}: a layer's share")
+        check(close(row["added_per_layer_us"], row["layer_us"] - base["layer_us"]), f"{row['name']}: added")
+        check(close(row["over_in_process"], row["steps_per_s"] / base["steps_per_s"]), f"{row['name']}: over in process")
+    deaths = [row for row in rows if row.get("table") == "death"]
+    check([row["way"] for row in deaths] == ["mlad, isolated"], "step: the daemon's death")
+    for row in deaths:
+        check(0 < row["released_after_ms"] < 5000, f"{row['name']}: released after {row['released_after_ms']} ms")
+    check(report["bars"] == [], "step: bars are for its own shapes")
+
+
 def calibrate():
     """What it writes is what mlad reads; of another device mlad says so."""
     path = os.path.join(FOLDER, "costs.ini")
@@ -155,14 +176,14 @@ def calibrate():
 
 
 def exits():
-    for name in ("overhead", "workers", "mix"):
+    for name in ("overhead", "workers", "mix", "step"):
         code, _, err = run([name, "--mlad", MLAD], "/nonexistent/libcuda.so.1")
         check(code == 77 and "skipped" in err, f"{name} without a driver: exit {code}, {err}")
         code, _, err = run([name, "--nonsense"], DRIVER)
         check(code == 2 and "--nonsense" in err, f"{name}: an unknown option: exit {code}, {err}")
 
 
-parts = [rtt] + ([exits, overhead, workers, mix, calibrate] if DRIVER else [])
+parts = [rtt] + ([exits, overhead, workers, mix, step, calibrate] if DRIVER else [])
 for part in parts:
     part()
 for failure in failures:

@@ -66,14 +66,20 @@ int crew_ready(struct crew_member *member)
     return -1;
 }
 
+int crew_tell(struct crew_member *member, const struct crew_command *command)
+{
+    ssize_t n = send(member->sock, command, sizeof *command, MSG_NOSIGNAL);
+    return n == (ssize_t)sizeof *command ? 0 : fail("a worker is gone");
+}
+
 int crew_command(struct crew_member *members, size_t n, struct crew_command command, long run_ms)
 {
     int rc = 0;
     command.start_ns = bench_now_ns() + AHEAD_NS;
     command.end_ns = command.start_ns + (uint64_t)run_ms * 1000000;
     for (size_t i = 0; i < n; i++)
-        if (send(members[i].sock, &command, sizeof command, MSG_NOSIGNAL) != (ssize_t)sizeof command)
-            return fail("a worker is gone");
+        if (crew_tell(&members[i], &command) != 0)
+            return -1;
     for (size_t i = 0; i < n && rc == 0; i++)
         rc = crew_ready(&members[i]) == 0 ? 0 : -1;
     return rc;

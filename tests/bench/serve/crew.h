@@ -48,6 +48,8 @@ typedef int (*crew_fn)(struct crew_side *side, const void *arg);
 int crew_start(struct crew_member *member, crew_fn fn, const void *arg, const char *mps, int cpu);
 /* Waits until it is ready for commands: also BENCH_SKIPPED. */
 int crew_ready(struct crew_member *member);
+/* Tells one; crew_ready() waits for it. */
+int crew_tell(struct crew_member *member, const struct crew_command *command);
 /* Tells all, waits for all. run_ms: start_ns lies some milliseconds ahead and end_ns so much later. */
 int crew_command(struct crew_member *members, size_t n, struct crew_command command, long run_ms);
 int crew_stop(struct crew_member *members, size_t n);

@@ -110,7 +110,7 @@ static int take_shapes(struct overhead *o, int argc, char **argv)
 
 int bench_overhead(int argc, char **argv, struct bench_report *report)
 {
-    static struct overhead o = {.serve = {.ms = 200, .rounds = 10}, .client = {.name = "bench-overhead"}};
+    static struct overhead o = {.serve = {.ms = 200, .rounds = 5}, .client = {.name = "bench-overhead"}};
     report->title = "overhead";
     int rc = take_shapes(&o, argc, argv);
     if (rc == 0)

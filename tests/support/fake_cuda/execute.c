@@ -111,7 +111,7 @@ CUresult fake_execute_kernel(CUstream stream, struct fake_op *op)
         fake_h128_pack(&op->kernel.h128);
     } else if (kernel == FAKE_H128_UNPACK) {
         fake_h128_unpack(&op->kernel.h128);
-    } else if (kernel != FAKE_READ) {
+    } else if (kernel != FAKE_READ && kernel != FAKE_EMPTY) {
         run_launch(stream, kernel, &op->kernel.launch);
     }
     return CUDA_SUCCESS;

@@ -287,7 +287,8 @@ bool fake_capture_forbids(void);                            /* an unsafe call of
 void fake_graphs_free(CUcontext context);
 
 /* module.c */
-/* FAKE_PREPARE: what goes before a decode kernel that shares out units; the two write the callers' status words. */
+/* FAKE_PREPARE: what goes before a decode kernel that shares out units; the two write the callers' status words.
+ * FAKE_EMPTY: computes nothing. */
 enum fake_kernel {
     FAKE_DECODE = 1,
     FAKE_DECODE_UNITS,
@@ -296,7 +297,8 @@ enum fake_kernel {
     FAKE_H128_PACK,
     FAKE_H128_UNPACK,
     FAKE_SPIN,
-    FAKE_READ
+    FAKE_READ,
+    FAKE_EMPTY
 };
 static inline bool fake_is_h128(enum fake_kernel kernel)
 {

@@ -47,7 +47,8 @@ void fake_kernel_uses(struct fake_op *op, bool executing)
         fake_op_use(&found, op->kernel.number, 1, false);
     if (fake_is_h128(op->kernel.function->kernel)) {
         fake_h128_uses(&found, &op->kernel.h128);
-    } else if (op->kernel.function->kernel != FAKE_READ && op->kernel.function->kernel != FAKE_SPIN) {
+    } else if (op->kernel.function->kernel != FAKE_READ && op->kernel.function->kernel != FAKE_SPIN &&
+               op->kernel.function->kernel != FAKE_EMPTY) {
         uint64_t jobs_bytes = l->n_jobs * sizeof(struct mla_abi_job);
         fake_op_use(&found, l->jobs, jobs_bytes, false);
         fake_op_use(&found, l->seqs, l->n_seqs * sizeof(struct mla_abi_seq), false);

@@ -108,7 +108,7 @@ FAKE_API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction func
         memcpy(&op->kernel.number, params[0], sizeof op->kernel.number);
     else if (fake_is_h128(function->kernel))
         memcpy(&op->kernel.h128, params[0], sizeof op->kernel.h128);
-    else
+    else if (function->kernel != FAKE_EMPTY)
         memcpy(&op->kernel.launch, params[0], sizeof op->kernel.launch);
     return fake_enqueue(config->hStream, op);
 }
