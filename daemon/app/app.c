@@ -383,6 +383,7 @@ static void init(struct app *app, const struct app_config *config, app_load_fn l
     app->health = MLA_HEALTH_STARTING;
     app->health_reason = "starting";
     list_init(&app->clients);
+    list_init(&app->free_jobs);
     list_init(&app->published);
     list_init(&app->attach_waits);
     list_init(&app->overflow);
@@ -469,6 +470,7 @@ int app_run(const struct app_config *config, app_load_fn load)
     /* A launch that outlived the drain deadline, or a lost device, may never let the backend's thread end. */
     if (app->exit_code == APP_EXIT_OK) {
         batch_free_buffers(app);
+        job_pool_free(app);
         be_close(&app->be);
     }
     return app->exit_code;

@@ -26,6 +26,7 @@ struct app_client *client_new(struct app *app, struct net_peer *peer, const stru
     }
     client->app = app;
     client->peer = peer;
+    job_index_init(client);
     client->admin = access_may_admin(&app->access, creds);
     client->connected_ns = mla_now_ns();
     strncpy(client->name, hello->client_name, sizeof(client->name) - 1);

@@ -31,7 +31,7 @@ static void job_maybe_free(struct app *app, struct app_job *job)
     for (uint32_t i = 0; i < job->sched.n_pins; i++)
         sched_unpin(&app->sched, job->pins[i]);
     client->n_jobs--;
-    free(job);
+    job_free(app, job);
     client_maybe_free(client);
     app_pump(app);
 }
@@ -93,10 +93,8 @@ static uint32_t plan_records(const struct app *app, const struct app_job *job)
 
 static enum mla_status admit(struct app_client *client, const struct net_request *request, struct mla_error *err)
 {
-    struct app_job *other;
     const struct app_config *config = client->app->config;
-    HASH_FIND(hh, client->jobs, &request->request_id, sizeof(request->request_id), other);
-    if (other != NULL)
+    if (job_find(client, request->request_id) != NULL)
         return mla_error_set(err, MLA_ALREADY_EXISTS, "request_id", "a request of that id is in flight");
     if (client->n_unanswered >= config->max_jobs_in_flight) {
         mla_error_set(err, MLA_QUOTA, NULL, "the client has as many jobs in flight as it may");
@@ -130,7 +128,7 @@ void decode_submit(struct app_client *client, const struct net_request *request)
     struct app_job *job = NULL;
     if (admit(client, request, &err) != MLA_OK)
         goto refused;
-    job = calloc(1, sizeof(*job));
+    job = job_new(app);
     if (job == NULL) {
         mla_error_set(&err, MLA_OUT_OF_MEMORY, NULL, "no memory for the job");
         goto refused;
@@ -153,14 +151,13 @@ void decode_submit(struct app_client *client, const struct net_request *request)
         sched_pin(job->pins[i]);
     client->n_jobs++;
     client->n_unanswered++;
-    HASH_ADD(hh, client->jobs, request_id, sizeof(job->request_id), job);
-    job->in_hash = true;
+    job_index(job);
     app_event(app, (struct sched_event){.kind = SCHED_SUBMIT, .job = &job->sched});
     return;
 refused:
     if (job != NULL && job->status != NULL)
         be_host_free(&app->be, job->status);
-    free(job);
+    job_free(app, job);
     if (err.code != MLA_ALREADY_EXISTS) /* then the word is that of the job in flight */
         decode_abort_refused(client, d);
     metrics_count_job(&app->metrics, err.code);
@@ -169,9 +166,8 @@ refused:
 
 void decode_cancel(struct app_client *client, const struct net_request *request)
 {
-    struct app_job *job;
     uint64_t id = request->message->cancel.request_id;
-    HASH_FIND(hh, client->jobs, &id, sizeof(id), job);
+    struct app_job *job = job_find(client, id);
     if (job == NULL && step_cancel(client, id)) {
         app_reply_status(client, MLA_MSG_CANCEL, request->request_id, NULL);
         return;
@@ -198,10 +194,10 @@ void decode_revoke_cache(struct app_client *client, const struct app_cache *cach
 {
     struct app *app = client->app;
     bool within = app->in_actions;
-    struct app_job *job, *next;
     step_revoke_cache(client, cache);
     app->in_actions = true;
-    HASH_ITER (hh, client->jobs, job, next) {
+    for (struct list *node = client->sched.jobs.next; node != NULL && node != &client->sched.jobs; node = node->next) {
+        struct app_job *job = (struct app_job *)(void *)list_entry(node, struct sched_job, in_peer);
         if (job->cache != cache || job->sched.state == SCHED_ANSWERED || all_launched(job))
             continue;
         job->revoked = true;
@@ -343,10 +339,7 @@ static void on_aborted(struct app *app, struct app_request *request, const struc
  * that the status words are there first; after a loss of the device by a plain store from here. */
 void decode_answer(struct app *app, struct app_job *job)
 {
-    if (job->in_hash) {
-        HASH_DELETE(hh, job->client->jobs, job);
-        job->in_hash = false;
-    }
+    job_unindex(job);
     if (job->done_word != NULL && app->device_lost) {
         __atomic_store_n(job->done_word, job->done_value + ABORT_OFFSET, __ATOMIC_RELEASE);
     } else if (job->done_word != NULL && !all_launched(job)) {

@@ -43,6 +43,8 @@ struct app_object {
     enum app_object_kind kind;
 };
 
+#define APP_JOB_BUCKETS 64u
+
 struct app_client {
     struct app *app;
     struct net_peer *peer; /* NULL once the connection has ended */
@@ -61,7 +63,7 @@ struct app_client {
     struct app_cache *caches;
     struct app_attachment *attachments;
     struct app_table_set *table_sets;
-    struct app_job *jobs; /* by request id */
+    struct list jobs[APP_JOB_BUCKETS]; /* app_job.in_bucket, by request id: job_pool.c */
     struct app_template *templates;
     uint32_t n_templates;
     struct list in_app;
@@ -163,7 +165,7 @@ struct app_job {
     bool batch_invariant;
     bool revoked;     /* its cache went while it waited */
     bool watching;    /* WATCH given to the backend and not ended */
-    bool in_hash;     /* found by CANCEL */
+    bool indexed;     /* found by CANCEL */
     bool answered;    /* REPLY carried out; the record goes when pending is 0 */
     uint32_t pending; /* requests of this job at the backend: WATCH, UNWATCH, ABORT */
     void *visible;    /* host copy, backend host memory */
@@ -179,7 +181,7 @@ struct app_job {
     struct mla_sequence_fault faults[MLA_FAULTS_PER_REPLY_MAX];
     struct mla_error plan_error;
     struct app_request watch, unwatch, abort;
-    UT_hash_handle hh;
+    struct list in_bucket; /* of its client's index, or the free records */
 };
 
 /* Buffers of one launch; grown, never shrunk. */
@@ -242,6 +244,8 @@ struct app {
     bool closing;
     int exit_code;
 
+    struct list free_jobs; /* app_job.in_bucket */
+    uint32_t n_free_jobs;
     struct list clients; /* app_client.in_app */
     uint32_t n_clients;
     struct list published;    /* app_cache.in_published */
@@ -362,6 +366,15 @@ void step_revoke_cache(struct app_client *client, const struct app_cache *cache)
 void step_drain(struct app *app, uint64_t deadline_ns);
 /* Answers them all; before the scheduler hears of it. */
 void step_device_lost(struct app *app);
+
+/* ---- job_pool.c ---- */
+struct app_job *job_new(struct app *app); /* zeroed; NULL without memory */
+void job_free(struct app *app, struct app_job *job);
+void job_pool_free(struct app *app);
+void job_index_init(struct app_client *client);
+struct app_job *job_find(struct app_client *client, uint64_t request_id); /* NULL: none in flight */
+void job_index(struct app_job *job);
+void job_unindex(struct app_job *job); /* nothing when it is not there */
 
 /* ---- batch.c ---- */
 void batch_stage(struct app *app, struct sched_batch *batch, uint32_t generation);

@@ -117,16 +117,17 @@ static void on_aborted(struct app *app, struct app_request *request, const struc
     maybe_finish(template_of(request));
 }
 
-/* By the device thread, so that the status words are there first. */
-static void abort_rest(struct app_template *t)
+/* By the device thread, so that the status words are there first; those of layers that have run say how that went. All
+ * done words, since replays may be queued behind this one that nobody will run. */
+static void abort_layers(struct app_template *t)
 {
-    for (uint32_t i = t->step.layers_done; i < t->n_layers; i++) {
+    for (uint32_t i = 0; i < t->n_layers; i++) {
         const struct be_layer *layer = &t->layers[i];
         struct app_request *request = &t->aborts[i];
         request->be = (struct be_request){.op = BE_ABORT,
                                           .abort = {.word = layer->done,
                                                     .value = layer->done_value + ABORT_OFFSET,
-                                                    .user_status = layer->job.user_status,
+                                                    .user_status = i < t->step.layers_done ? 0 : layer->job.user_status,
                                                     .n_seqs = layer->job.n_seqs,
                                                     .code = t->code}};
         request->done = on_aborted;
@@ -143,7 +144,7 @@ static void on_ended(struct app *app, struct app_request *request, const struct 
     t->ended = true;
     t->code = event->error.code;
     if (!went_through(t->code))
-        abort_rest(t);
+        abort_layers(t);
     maybe_finish(t);
 }
 
@@ -219,11 +220,10 @@ void step_device_lost(struct app *app)
 {
     list_for_each_safe (node, &app->steps) {
         struct app_template *t = list_entry(node, struct app_template, in_app);
-        uint32_t first = t->step.layers_done;
         t->ended = true;
         t->code = MLA_DEVICE_LOST;
         t->pending = 0;
-        for (uint32_t i = first; i < t->n_layers; i++)
+        for (uint32_t i = 0; i < t->n_layers; i++)
             __atomic_store_n(t->layers[i].done, t->layers[i].done_value + ABORT_OFFSET, __ATOMIC_RELEASE);
         finish(t);
     }
@@ -244,8 +244,7 @@ static int admit(struct app_client *client, uint64_t request_id, struct mla_erro
 {
     struct app *app = client->app;
     const struct app_config *config = app->config;
-    struct app_job *other;
-    HASH_FIND(hh, client->jobs, &request_id, sizeof(request_id), other);
+    struct app_job *other = job_find(client, request_id);
     if (other != NULL)
         return (int)mla_error_set(err, MLA_ALREADY_EXISTS, "request_id", "a request of that id is in flight");
     if (app->device_lost)

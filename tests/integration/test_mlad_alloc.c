@@ -1,0 +1,97 @@
+/* In a steady state a request takes no memory from the daemon's heap: what came before has left what it needs. */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/support/check_main.h"
+#include "tests/support/daemon_fixture.h"
+#include "tests/support/worker.h"
+
+#define PAGES  8
+#define JOBS   6
+#define WARM   40
+#define ROUNDS 200
+
+static struct daemon d;
+static const uint64_t *allocations;
+static char path[] = "/tmp/mlad-alloc-XXXXXX";
+
+static void start(const char *max_launch)
+{
+    int fd = mkstemp(path);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(ftruncate(fd, 4096), 0);
+    void *word = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+    ck_assert(word != MAP_FAILED);
+    close(fd);
+    allocations = word;
+    setenv("MLA_TEST_ALLOCATIONS", path, 1);
+    setenv("LD_PRELOAD", MLA_COUNT_ALLOC, 1);
+    daemon_start(&d, max_launch, NULL);
+    unsetenv("LD_PRELOAD");
+    unlink(path);
+}
+
+/* One round: all jobs in flight together, of two clients, then one alone. */
+static void rounds(struct worker_job *jobs, int n)
+{
+    mla_request_id requests[JOBS];
+    for (int round = 0; round < n; round++) {
+        for (int i = 0; i < JOBS; i++) {
+            if (jobs[i].page != NULL) {
+                __atomic_store_n(mla_sync_word(jobs[i].page, 0), 1, __ATOMIC_RELEASE);
+                __atomic_store_n(mla_sync_word(jobs[i].page, 1), 0, __ATOMIC_RELEASE);
+            }
+            requests[i] = worker_job_submit(&jobs[i]);
+        }
+        for (int i = 0; i < JOBS; i++)
+            worker_job_wait(&jobs[i], requests[i], MLA_OK);
+        worker_job_run(&jobs[round % JOBS]);
+    }
+}
+
+/* 0: whole; 1: each cut into launches of a tile. The status words of a cut job are taken for it, and given back: memory
+ * of the backend, which on the CPU is the heap's. */
+START_TEST(no_allocation_per_request)
+{
+    start(_i == 0 ? "scheduler.max_launch_us=0" : "scheduler.max_launch_us=1");
+    struct mla_client *clients[2] = {worker_open(d.socket, "a"), worker_open(d.socket, "b")};
+    struct worker_pool pools[2];
+    struct worker_job jobs[JOBS];
+    for (int i = 0; i < 2; i++)
+        worker_pool_new(clients[i], &pools[i], PAGES, 5);
+    for (int i = 0; i < JOBS; i++) {
+        struct worker_shape shape = {.heads = i == 4 ? 8 : 16,
+                                     .n_seqs = 1 + (uint32_t)i % 3,
+                                     .q_len = {1, _i == 1 ? 40 : 2, 1},
+                                     .kv_len = {100, 64, 300},
+                                     .sync = i == 1,
+                                     .seed = (uint64_t)i};
+        worker_job_new(clients[i % 2], &jobs[i], pools[i % 2].cache, pools[i % 2].memory.addr, PAGES, &shape);
+    }
+    rounds(jobs, WARM);
+    uint64_t before = __atomic_load_n(allocations, __ATOMIC_RELAXED);
+    ck_assert_uint_gt(before, 100); /* or nothing is counted */
+    rounds(jobs, ROUNDS);
+    uint64_t taken = __atomic_load_n(allocations, __ATOMIC_RELAXED) - before;
+    uint64_t cut = _i == 1 ? ROUNDS * 4 + ROUNDS / JOBS * 4 + 4 : 0; /* 4 of the jobs have a sequence of 40 tokens */
+    ck_assert_msg(taken <= cut, "%llu allocations for %d requests", (unsigned long long)taken, ROUNDS * (JOBS + 1));
+    for (int i = 0; i < JOBS; i++) {
+        worker_job_check(&jobs[i]);
+        worker_job_free(clients[i % 2], &jobs[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        worker_pool_free(clients[i], &pools[i]);
+        mla_close(clients[i]);
+    }
+    daemon_stop(&d, SIGTERM, 0);
+}
+END_TEST
+
+MLA_SUITE(mlad_alloc)
+{
+    TCase *tc = mla_tcase(suite, "allocations");
+    tcase_add_loop_test(tc, no_allocation_per_request, 0, 2);
+}
