@@ -28,10 +28,9 @@
  *     mla_cuda_wait_done(words, done_word[l], 1, stream);
  *
  * and nothing that resets the words: the daemon does. A replay is cuGraphLaunch() and one mla_step_submit(), in either
- * order; lengths, tables and data are read anew from device memory. The next replay of the same graph is launched when
- * the step before it has been answered; the stream need not have been waited for, unless that step has failed (then
- * close the template, and open it anew once the stream is idle). After a failed step, or without a daemon, the stream
- * goes through all the same; what tells is the step's status: words are taken back, so they do not.
+ * order; lengths, tables and data are read anew from device memory. Replays may be queued ahead of their steps, which
+ * are submitted one after the other. After a failed step, or without a daemon, the stream goes through all the same;
+ * what tells is the step's status, not the words. Wait for the stream then, before the template is opened anew.
  */
 #ifndef MLA_CUDA_H
 #define MLA_CUDA_H

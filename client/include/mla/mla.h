@@ -608,11 +608,11 @@ MLA_API size_t mla_in_flight(const struct mla_client *client);
  * The graph and the STEP may come in either order; a layer that is ready first waits for the message. One step of a
  * template may be in flight (BUSY): for replays that overlap, open several templates, each with words of its own.
  *
- * A step ends OK, PARTIAL or LATE when all layers have run. With any other status it has ended early: the done words of
- * its remaining layers have their abort values, so the stream goes through, what it computes is not to be used, and the
- * template is broken: later steps are NOT_FOUND. Wait for the stream, close it and open it anew. When the connection
- * ends, the done words of all open templates get their abort values, whether a step is in flight or not (at once where
- * there is a watcher, mla_watch_start()), and keep them: replays that are queued already go through as well. */
+ * A step ends OK, PARTIAL or LATE when all layers have run. With any other status it has ended early and the template
+ * is broken: all its done words have their abort values, so the stream goes through, replays that are queued behind it
+ * as well, what they compute is not to be used, and later steps are NOT_FOUND. Wait for the stream, close the template
+ * and open it anew. The end of the connection breaks all open templates, whether a step is in flight or not; at once
+ * where there is a watcher (mla_watch_start()). */
 struct mla_template;
 
 /* layers: n_layers (1..512) of them, all prepared by mla_decode_args_init(). Every layer names ready and done, words of
@@ -654,7 +654,7 @@ struct mla_step_result {
     mla_request_id request;
     enum mla_status status; /* OK, PARTIAL and LATE: all layers are complete but for the sequences in faults */
     struct mla_error_info error;
-    uint32_t layers_done;   /* have run; the done words of the others have their abort values */
+    uint32_t layers_done;   /* have run */
     uint32_t layers_shared; /* of them, in a launch with layers of other workers */
     uint64_t n_faults;      /* of the step; the first ones are listed, in order of layer and sequence */
     uint32_t n_listed;
