@@ -43,8 +43,7 @@ reduce_ctas_per_tile = 256
 ${mlad_generic_costs}" PARENT_SCOPE)
 endfunction()
 
-# sm90: the tuned kernel of Hopper; a cluster of two CTAs has 128 rows. Costs: kernels/plan/presets.c, but page_ns, which
-# is measured (kernels/NOTES.md). VARIANT: "", or -WHAT for one that is made with other DEFINES and taken by its name only:
+# sm90: the tuned kernel of Hopper; a cluster of two CTAs has 128 rows. Costs: as in kernels/plan/presets.c. VARIANT: "", or -WHAT for one that is made with other DEFINES and taken by its name only:
 # the benchmark compares it.
 function(mlad_sm90_kernel VARIANT SHARED_BYTES)
   mlad_kernel(OUTPUT sm90${VARIANT}.cubin SOURCE sm90/decode.cu ARCH sm_90a
@@ -77,14 +76,14 @@ reduce_file = reduce-sm_90a.cubin
 reduce_entry = mla_reduce
 reduce_threads = 160
 reduce_ctas_per_tile = 256
-launch_ns = 5600
-fill_ns = 1000
-page_ns = 1138
-drain_ns = 500
-partial_ns = 1500
+launch_ns = 207
+fill_ns = 594
+page_ns = 1295
+drain_ns = 297
+partial_ns = 1591
 reduce_launch_ns = 700
-reduce_bytes_per_us = 4000000
-reduce_fixed_ns = 3000
+reduce_bytes_per_us = 1359008
+reduce_fixed_ns = 9858
 " PARENT_SCOPE)
 endfunction()
 
