@@ -215,7 +215,7 @@ START_TEST(k13b_mean_per_channel)
 END_TEST
 
 /* Whatever places e4m3's numbers have under the heaviest weights; 0.1 points more are allowed. */
-static void beside_the_roundings(const struct rig *rig, const struct outcome *got, const char *what)
+static bool beside_the_roundings(const struct rig *rig, const struct outcome *got, const char *what)
 {
     double most = 0;
     for (uint32_t e = 0; e < SAMPLED_ROUNDINGS; e++)
@@ -223,8 +223,7 @@ static void beside_the_roundings(const struct rig *rig, const struct outcome *go
     printf("accuracy %s: K13c %s: relative L2 %.4f %%, of P rounded at shifts 0, 0.4, 2.6: %.4f %.4f %.4f %%\n",
            rig->facts->name, what, 100 * got->rel_l2, 100 * got->rounded[0], 100 * got->rounded[1],
            100 * got->rounded[2]);
-    ck_assert_msg(got->rel_l2 <= most + 0.001, "%s: %s: relative L2 error %.4f %%, by rounding alone %.4f %%",
-                  rig->facts->name, what, 100 * got->rel_l2, 100 * most);
+    return got->rel_l2 <= most + 0.001;
 }
 
 /* K13c: scores of standard deviation 2 and 4: a lagging reference costs little more than rounding P does. */
@@ -232,6 +231,7 @@ START_TEST(k13c_peaked_scores)
 {
     struct rig rig;
     struct be_config config = {.workspace_bytes = 512u << 20};
+    unsigned beyond = 0;
     if (!rig_open_config(&rig, _i, &config))
         return;
     for (size_t d = 0; d < 4; d += 3) { /* means 0 and 1 */
@@ -249,10 +249,11 @@ START_TEST(k13c_peaked_scores)
                 struct outcome got = decode(&rig, &s, kv, splits, true);
                 snprintf(what, sizeof(what), "score std %u, %s, splits %s", std, means[d].name,
                          splits == 0 ? "chosen" : "1");
-                beside_the_roundings(&rig, &got, what);
+                beyond += !beside_the_roundings(&rig, &got, what);
             }
         free(kv);
     }
+    ck_assert_msg(beyond == 0, "%s: %u of 8 are off by more than rounding and 0.1 points", rig.facts->name, beyond);
     rig_close(&rig);
 }
 END_TEST
@@ -265,5 +266,6 @@ MLA_SUITE(accuracy)
     rig_add(tc, k13b_mean_1_2);
     rig_add(tc, k13b_mean_1);
     rig_add(tc, k13b_mean_per_channel);
-    rig_add(tc, k13c_peaked_scores);
+    TCase *peaked = mla_tcase_timeout(suite, "peaked", 180);
+    rig_add(peaked, k13c_peaked_scores);
 }
