@@ -58,7 +58,7 @@ static bool is_last_part(const struct app *app, const struct app_batch *b, const
 }
 
 /* The cost model weighs an item alone; a launch has its own costs besides, and may be spread unevenly. */
-static uint64_t part_max_ns(const struct app *app)
+uint64_t batch_part_max_ns(const struct app *app)
 {
     uint64_t us = app->config->max_launch_us;
     return us == 0 ? UINT64_MAX : us * MLA_NS_PER_US * 3 / 4;
@@ -101,13 +101,13 @@ static bool describe(const struct app *app, struct app_batch *b, struct app_job 
         if (jobs[j]->sched.n_parts <= 1)
             continue;
         struct plan_request one = alone(request, &b->plan_jobs[j]);
-        plan_part_rows(&one, part_max_ns(app), part_in(app, b, jobs[j]), &b->plan_jobs[j].skip_rows,
+        plan_part_rows(&one, batch_part_max_ns(app), part_in(app, b, jobs[j]), &b->plan_jobs[j].skip_rows,
                        &b->plan_jobs[j].n_rows);
     }
     return true;
 }
 
-static struct plan_request base_request(const struct app *app)
+struct plan_request batch_request(const struct app *app)
 {
     const struct be_facts *facts = be_facts(&app->be);
     return (struct plan_request){
@@ -117,7 +117,7 @@ static struct plan_request base_request(const struct app *app)
 static int make_plan(struct app *app, struct app_batch *b, struct app_job *const *jobs, uint32_t n_jobs,
                      uint32_t n_seqs)
 {
-    struct plan_request request = base_request(app);
+    struct plan_request request = batch_request(app);
     struct plan *plan = &b->plan;
     if (!describe(app, b, jobs, n_jobs, n_seqs, &request))
         return -ENOMEM;
@@ -143,7 +143,7 @@ static int make_plan(struct app *app, struct app_batch *b, struct app_job *const
 static void weigh(const struct app *app, const struct plan_request *request, struct app_job *job)
 {
     uint64_t load_ns;
-    job->sched.n_parts = plan_parts(request, part_max_ns(app), &load_ns);
+    job->sched.n_parts = plan_parts(request, batch_part_max_ns(app), &load_ns);
     job->sched.load_ns = (load_ns + job->sched.n_parts - 1) / job->sched.n_parts;
 }
 
@@ -154,7 +154,7 @@ int batch_cost(struct app *app, struct app_job *job, struct mla_error *err)
 {
     const struct be_facts *facts = be_facts(&app->be);
     struct app_batch *b = &app->probe;
-    struct plan_request request = base_request(app);
+    struct plan_request request = batch_request(app);
     if (!describe(app, b, &job, 1, job->tables->n_seqs, &request))
         return (int)mla_error_set(err, MLA_OUT_OF_MEMORY, NULL, "no memory to plan the job");
     uint64_t scratch = be_scratch_bytes(&app->be, &request);

@@ -382,6 +382,10 @@ void batch_launch(struct app *app, struct sched_batch *batch);
 /* job->sched.cost: workspace that a batch must keep for this job, whatever else is in it; its load and number of parts.
  * 0, or positive with *err when there is not as much. */
 int batch_cost(struct app *app, struct app_job *job, struct mla_error *err);
+/* Of any plan: all but jobs and sequences. */
+struct plan_request batch_request(const struct app *app);
+/* The most that a part of a job may weigh (plan_parts()). */
+uint64_t batch_part_max_ns(const struct app *app);
 void batch_free_buffers(struct app *app);
 
 /* ---- read.c ---- */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/util/checked.h"
+#include "daemon/util/clock.h"
 
 struct app_template *template_find(struct app_client *client, uint64_t id)
 {
@@ -138,17 +138,9 @@ static int reserve(struct app_template *t, struct mla_error *err)
     return 0;
 }
 
-static enum plan_policy policy(const struct app_config *config)
-{
-    return strcmp(config->policy, "seed") == 0       ? PLAN_SEED
-           : strcmp(config->policy, "balanced") == 0 ? PLAN_BALANCED
-                                                     : PLAN_AUTO;
-}
-
 static void describe(struct app_template *t, uint32_t entries_per_seq)
 {
     const struct app *app = t->client->app;
-    const struct be_facts *facts = be_facts(&app->be);
     const struct app_table_set *set = t->tables;
     uint32_t token = 0;
     uint64_t entry = 0;
@@ -165,26 +157,37 @@ static void describe(struct app_template *t, uint32_t entries_per_seq)
         t->layers[i].job.status = t->status_address + (uint64_t)i * set->n_seqs * sizeof(uint64_t);
     t->plan_job = (struct plan_job){
         .n_seqs = set->n_seqs, .mask = t->requests[0].mask, .batch_invariant = t->requests[0].batch_invariant};
-    t->step.plan = (struct plan_request){.device = facts->device,
-                                         .costs = facts->costs,
-                                         .policy = policy(app->config),
-                                         .tile_rows = facts->tile_rows,
-                                         .heads = t->requests[0].heads,
-                                         .jobs = &t->plan_job,
-                                         .seqs = t->plan_seqs,
-                                         .n_jobs = 1,
-                                         .n_seqs = set->n_seqs};
+    t->step.plan = batch_request(app);
+    t->step.plan.heads = t->requests[0].heads;
+    t->step.plan.jobs = &t->plan_job;
+    t->step.plan.seqs = t->plan_seqs;
+    t->step.plan.n_jobs = 1;
+    t->step.plan.n_seqs = set->n_seqs;
 }
 
 static int fits_device(struct app_template *t, struct mla_error *err)
 {
     const struct be_facts *facts = be_facts(&t->client->app->be);
+    struct plan_capacity capacity;
     uint64_t ignored;
+    if (plan_bound(&t->step.plan, &capacity) != 0)
+        return refuse(err, MLA_TOO_LARGE, "table_set", 0, 0, "a layer cannot be planned");
     if (be_workspace_for(&t->client->app->be, &t->step.plan, &ignored) == 0)
         return 0;
     return refuse(err, MLA_TOO_LARGE, "table_set", be_scratch_bytes(&t->client->app->be, &t->step.plan),
                   facts->workspace_bytes + facts->scratch_bytes,
                   "a layer's records and page tables do not fit the workspace");
+}
+
+/* No launch is to be longer than others may have to wait. */
+static void cut(struct app_template *t)
+{
+    const struct app *app = t->client->app;
+    uint64_t load_ns;
+    t->step.part_max_ns = batch_part_max_ns(app);
+    t->step.n_parts = plan_parts(&t->step.plan, t->step.part_max_ns, &load_ns);
+    t->step.part_load_ns = (load_ns + t->step.n_parts - 1) / t->step.n_parts;
+    t->step.launch_max_ns = app->config->max_launch_us * MLA_NS_PER_US;
 }
 
 static int resolve(struct app_template *t, uint64_t table_set, struct mla_error *err)
@@ -209,6 +212,7 @@ static int resolve(struct app_template *t, uint64_t table_set, struct mla_error 
     r = fits_device(t, err);
     if (r != 0)
         return r;
+    cut(t);
     t->step.layers = t->layers;
     t->step.n_layers = t->n_layers;
     t->step.seqs = t->seqs;

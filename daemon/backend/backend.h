@@ -117,7 +117,11 @@ struct be_step {
     struct plan_request plan;       /* of every layer: one job; workspace_bytes_max is the backend's */
     uint64_t shape;                 /* of steps with the same number, all of the above but the addresses is equal */
     uint64_t compat;
-    uint64_t deadline_ns; /* 0: none. Until the last layer is launched */
+    uint32_t n_parts; /* launches that a layer is cut into: plan_parts(plan, part_max_ns); 0 counts as 1 */
+    uint64_t part_max_ns;
+    uint64_t part_load_ns;  /* predicted, of a part; sums of those that share a launch to at most: */
+    uint64_t launch_max_ns; /* 0: no limit. A part above it runs alone */
+    uint64_t deadline_ns;   /* 0: none. Until the last layer is launched */
     /* out, with BE_DONE: error.code OK, or LATE: all layers have run; else why no further one does: TIMED_OUT,
      * READY_ABORTED, the code of STEP_END, OUT_OF_MEMORY, TOO_LARGE, INTERNAL */
     uint32_t layers_done;
@@ -129,7 +133,8 @@ struct be_step {
         struct list node;
         struct be_request *request;
         uint32_t next;     /* the layer whose word is polled, or that waits for its launch */
-        uint32_t launched; /* layers under way: the end of one may be seen after the next has become ready */
+        uint32_t part;     /* of it: launched next */
+        uint32_t launched; /* parts under way: the end of one may be seen after the next has become ready */
         bool ready;
         uint64_t ready_ns;
         enum mla_status end_code; /* OK: goes on */

@@ -143,8 +143,6 @@ static bool may_launch(const struct be_steps *s, uint64_t now)
     return s->n_launches == 0 || now + BE_STEPS_LEAD_NS >= s->expected_end_ns;
 }
 
-/* A step has one layer under way at a time: the records of its plan are in use until that has ended only when the next
- * one goes out before the thread has seen the end, which is why a batch has copies. */
 static bool is_ready(const struct be_step *step)
 {
     return step->own.ready && step->own.end_code == MLA_OK;
@@ -161,18 +159,23 @@ static struct be_step *longest_ready(const struct be_steps *s)
     return first;
 }
 
-/* In order of their beginning, so that the same steps meet in the same order. */
+/* In order of their beginning, so that the same steps meet in the same order. The first is one of them. */
 static void gather(const struct be_steps *s, const struct be_step *first, struct be_steps_set *set)
 {
     bool has_first = false;
+    uint64_t most = first->launch_max_ns != 0 ? first->launch_max_ns : UINT64_MAX, load = first->part_load_ns;
     set->n = 0;
     list_for_each (node, &s->active) {
         struct be_step *step = step_at(node);
         if (!is_ready(step) || step->compat != first->compat ||
             set->n + !has_first + (step != first) > BE_STEPS_JOIN_MAX)
             continue;
+        if (step != first && (load > most || step->part_load_ns > most - load))
+            continue;
+        load += step != first ? step->part_load_ns : 0;
         has_first |= step == first;
         set->members[set->n] = step;
+        set->parts[set->n] = step->own.part;
         set->layers[set->n++] = step->own.next;
     }
 }
@@ -197,6 +200,7 @@ static struct be_steps_batch *form_ready(struct be_steps *s)
     b = be_steps_form(s, set, &why);
     if (!b && set->n > 1) {
         set->members[0] = first;
+        set->parts[0] = first->own.part;
         set->layers[0] = first->own.next;
         set->n = 1;
         b = be_steps_form(s, set, &why);
@@ -206,21 +210,31 @@ static struct be_steps_batch *form_ready(struct be_steps *s)
     return b;
 }
 
+/* To the next part, which waits in line like any other, or to the next layer, which waits for its word. */
+static void go_on(struct be_steps *s, struct be_step *step, bool shared, uint64_t now)
+{
+    step->queue_ns += now - step->own.ready_ns;
+    step->own.ready_ns = now;
+    step->own.launched++;
+    if (!be_step_last_part(step, step->own.part)) {
+        step->own.part++;
+        return;
+    }
+    step->layers_shared += shared;
+    step->own.part = 0;
+    step->own.next++;
+    step->own.ready = false;
+    s->n_ready--;
+}
+
 struct be_request *be_steps_launch(struct be_steps *s, uint64_t now)
 {
     struct be_steps_batch *b = may_launch(s, now) ? form_ready(s) : NULL;
     if (!b)
         return NULL;
     b->state = BE_STEPS_UNDER_WAY;
-    for (uint32_t i = 0; i < b->set.n; i++) {
-        struct be_step *step = b->set.members[i];
-        step->queue_ns += now - step->own.ready_ns;
-        step->layers_shared += b->set.n > 1;
-        step->own.ready = false;
-        step->own.launched++;
-        step->own.next++;
-    }
-    s->n_ready -= b->set.n;
+    for (uint32_t i = 0; i < b->set.n; i++)
+        go_on(s, b->set.members[i], b->set.n > 1, now);
     s->n_launches++;
     s->expected_end_ns = (s->expected_end_ns > now ? s->expected_end_ns : now) + b->plan->plan.predicted_ns;
     be_steps_expect(s, b->set.members, b->set.n);
@@ -256,7 +270,7 @@ void be_steps_launch_ended(struct be_steps *s, const struct be_request *request)
     for (uint32_t i = 0; i < b->set.n; i++) {
         struct be_step *step = b->set.members[i];
         step->run_ns += took;
-        step->layers_done++;
+        step->layers_done += be_step_last_part(step, b->set.parts[i]);
         step->own.launched--;
         if (step->own.launched > 0)
             continue;

@@ -26,6 +26,7 @@
 /* Plan and shape of one set of steps. */
 struct be_steps_plan {
     uint64_t shapes[BE_STEPS_JOIN_MAX];
+    uint32_t parts[BE_STEPS_JOIN_MAX];
     uint32_t n; /* 0: free */
     uint32_t uses;
     uint64_t used_at; /* for the choice of which goes */
@@ -35,10 +36,11 @@ struct be_steps_plan {
 
 enum be_steps_state { BE_STEPS_FREE, BE_STEPS_PREPARED, BE_STEPS_UNDER_WAY };
 
-/* Layers that a launch is for. */
+/* Layers, or parts of them, that a launch is for. */
 struct be_steps_set {
     struct be_step *members[BE_STEPS_JOIN_MAX];
     uint32_t layers[BE_STEPS_JOIN_MAX];
+    uint32_t parts[BE_STEPS_JOIN_MAX]; /* of those layers */
     uint32_t n;
 };
 

@@ -16,7 +16,8 @@ static bool has_member(const struct be_steps_set *set, const struct be_step *ste
 static bool same_set(const struct be_steps_set *a, const struct be_steps_set *b)
 {
     return a->n == b->n && memcmp(a->members, b->members, a->n * sizeof a->members[0]) == 0 &&
-           memcmp(a->layers, b->layers, a->n * sizeof a->layers[0]) == 0;
+           memcmp(a->layers, b->layers, a->n * sizeof a->layers[0]) == 0 &&
+           memcmp(a->parts, b->parts, a->n * sizeof a->parts[0]) == 0;
 }
 
 static void forget_expected(struct be_steps *s, uint32_t i)
@@ -36,6 +37,7 @@ void be_steps_expect(struct be_steps *s, struct be_step *const *members, uint32_
         if (members[i]->own.next == members[i]->n_layers)
             continue;
         set->members[set->n] = members[i];
+        set->parts[set->n] = members[i]->own.part;
         set->layers[set->n++] = members[i]->own.next;
     }
     s->n_expected += set->n != 0;
@@ -97,13 +99,14 @@ static bool write_records(struct be_steps_batch *b)
         b->seqs = grown;
         b->seqs_cap = n_seqs + n_seqs / 2;
     }
-    uint32_t at = 0;
+    uint32_t at = 0, n_done = 0;
     for (uint32_t i = 0; i < set->n; i++) {
         const struct be_step *step = set->members[i];
         const struct be_layer *layer = &step->layers[set->layers[i]];
         b->jobs[i] = layer->job;
         b->jobs[i].first_seq = at;
-        b->done[i] = (struct be_done_word){layer->done, layer->done_value};
+        if (be_step_last_part(step, set->parts[i]))
+            b->done[n_done++] = (struct be_done_word){layer->done, layer->done_value};
         for (uint32_t k = 0; k < step->plan.n_seqs; k++) {
             b->seqs[at] = step->seqs[k];
             b->seqs[at++].job = i;
@@ -115,7 +118,7 @@ static bool write_records(struct be_steps_batch *b)
                                  .n_jobs = set->n,
                                  .n_seqs = at,
                                  .done = b->done,
-                                 .n_done = set->n};
+                                 .n_done = n_done};
     b->request = (struct be_request){.op = BE_LAUNCH, .batch = &b->batch};
     return true;
 }
@@ -124,7 +127,7 @@ static bool write_records(struct be_steps_batch *b)
 struct be_steps_batch *be_steps_form(struct be_steps *s, const struct be_steps_set *set, int *why)
 {
     struct be_steps_batch *b = take_batch(s);
-    b->plan = be_steps_plan(s, set->members, set->n, why);
+    b->plan = be_steps_plan(s, set, why);
     if (!b->plan)
         return NULL;
     b->set = *set;
@@ -140,7 +143,7 @@ struct be_steps_batch *be_steps_form(struct be_steps *s, const struct be_steps_s
 static bool still_expected(const struct be_steps_set *set)
 {
     for (uint32_t i = 0; i < set->n; i++)
-        if (set->members[i]->own.next != set->layers[i])
+        if (set->members[i]->own.next != set->layers[i] || set->members[i]->own.part != set->parts[i])
             return false;
     return true;
 }

@@ -19,18 +19,21 @@ static bool grow(void *array, size_t *cap, size_t n, size_t size)
 }
 
 /* The shapes, one behind the other. */
-static bool describe(struct be_steps *s, struct be_step *const *members, uint32_t n, struct plan_request *request)
+static bool describe(struct be_steps *s, const struct be_steps_set *set, struct plan_request *request)
 {
     size_t n_seqs = 0;
-    for (uint32_t i = 0; i < n; i++)
-        n_seqs += members[i]->plan.n_seqs;
+    for (uint32_t i = 0; i < set->n; i++)
+        n_seqs += set->members[i]->plan.n_seqs;
     if (n_seqs > UINT32_MAX || !grow(&s->seqs, &s->seqs_cap, n_seqs, sizeof *s->seqs))
         return false;
-    *request = members[0]->plan;
+    *request = set->members[0]->plan;
     uint32_t at = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        const struct plan_request *one = &members[i]->plan;
+    for (uint32_t i = 0; i < set->n; i++) {
+        const struct be_step *step = set->members[i];
+        const struct plan_request *one = &step->plan;
         s->jobs[i] = one->jobs[0];
+        if (step->n_parts > 1)
+            plan_part_rows(one, step->part_max_ns, set->parts[i], &s->jobs[i].skip_rows, &s->jobs[i].n_rows);
         s->jobs[i].first_seq = at;
         if (one->n_seqs > 0)
             memcpy(s->seqs + at, one->seqs, one->n_seqs * sizeof *s->seqs);
@@ -38,7 +41,7 @@ static bool describe(struct be_steps *s, struct be_step *const *members, uint32_
     }
     request->jobs = s->jobs;
     request->seqs = s->seqs;
-    request->n_jobs = n;
+    request->n_jobs = set->n;
     request->n_seqs = at;
     return true;
 }
@@ -67,10 +70,10 @@ static bool grow_plan(struct be_steps_plan *p, const struct plan_capacity *need)
     return ok;
 }
 
-static int make(struct be_steps *s, struct be_steps_plan *p, struct be_step *const *members, uint32_t n)
+static int make(struct be_steps *s, struct be_steps_plan *p, const struct be_steps_set *set)
 {
     struct plan_request request;
-    if (!describe(s, members, n, &request))
+    if (!describe(s, set, &request))
         return -ENOMEM;
     int rc = plan_bound(&request, &p->plan.capacity);
     if (rc == 0)
@@ -83,22 +86,22 @@ static int make(struct be_steps *s, struct be_steps_plan *p, struct be_step *con
     return plan_build(&request, &p->plan);
 }
 
-static bool is_of(const struct be_steps_plan *p, struct be_step *const *members, uint32_t n)
+static bool is_of(const struct be_steps_plan *p, const struct be_steps_set *set)
 {
-    if (p->n != n)
+    if (p->n != set->n)
         return false;
-    for (uint32_t i = 0; i < n; i++)
-        if (p->shapes[i] != members[i]->shape)
+    for (uint32_t i = 0; i < set->n; i++)
+        if (p->shapes[i] != set->members[i]->shape || p->parts[i] != set->parts[i])
             return false;
     return true;
 }
 
-struct be_steps_plan *be_steps_plan(struct be_steps *s, struct be_step *const *members, uint32_t n, int *why)
+struct be_steps_plan *be_steps_plan(struct be_steps *s, const struct be_steps_set *set, int *why)
 {
     struct be_steps_plan *oldest = NULL;
     for (uint32_t i = 0; i < BE_STEPS_PLANS; i++) {
         struct be_steps_plan *p = &s->plans[i];
-        if (is_of(p, members, n)) {
+        if (is_of(p, set)) {
             p->used_at = ++s->n_planned;
             return p;
         }
@@ -107,12 +110,14 @@ struct be_steps_plan *be_steps_plan(struct be_steps *s, struct be_step *const *m
     }
     /* Two are in use at most, so there is one. */
     oldest->n = 0;
-    *why = make(s, oldest, members, n);
+    *why = make(s, oldest, set);
     if (*why != 0)
         return NULL;
-    for (uint32_t i = 0; i < n; i++)
-        oldest->shapes[i] = members[i]->shape;
-    oldest->n = n;
+    for (uint32_t i = 0; i < set->n; i++) {
+        oldest->shapes[i] = set->members[i]->shape;
+        oldest->parts[i] = set->parts[i];
+    }
+    oldest->n = set->n;
     oldest->used_at = ++s->n_planned;
     return oldest;
 }

@@ -11,12 +11,17 @@ static struct daemon d;
 static struct mla_client *client;
 static struct step_worker w;
 
-static void setup(uint32_t n_layers)
+static void setup_with(uint32_t n_layers, const char *setting)
 {
-    daemon_start(&d, NULL);
+    daemon_start(&d, setting, NULL);
     client = worker_open(d.socket, "steps");
     ck_assert(mla_server(client)->features & MLA_FEATURE_STEP);
     step_worker_new(client, &w, n_layers, 3);
+}
+
+static void setup(uint32_t n_layers)
+{
+    setup_with(n_layers, NULL);
 }
 
 static void teardown(void)
@@ -88,6 +93,16 @@ START_TEST(steps_of_24_layers)
     }
     ck_assert_double_eq(worker_metric(client, "mlad_steps_total", "status=\"OK\""), 12);
     ck_assert_double_eq(worker_metric(client, "mlad_step_layers_total", ""), 12 * STEP_LAYERS);
+    teardown();
+}
+END_TEST
+
+/* Every tile a launch of its own. */
+START_TEST(layers_in_parts)
+{
+    setup_with(4, "scheduler.max_launch_us=1");
+    for (unsigned i = 0; i < 6; i++)
+        good_step(i % STEP_VARIANTS);
     teardown();
 }
 END_TEST
@@ -475,7 +490,7 @@ START_TEST(layers_that_meet)
     static struct step_worker v;
     struct worker_pool pool;
     struct worker_job job;
-    setup(2);
+    setup_with(2, "scheduler.max_launch_us=0");
     struct mla_client *second = worker_open(d.socket, "second"), *busy = worker_open(d.socket, "busy");
     step_worker_new(second, &v, 2, 4);
     worker_pool_new(busy, &pool, 8, 3);
@@ -516,6 +531,7 @@ MLA_SUITE(mlad_steps)
 {
     TCase *tc = mla_tcase_timeout(suite, "steps", 60);
     tcase_add_test(tc, steps_of_24_layers);
+    tcase_add_test(tc, layers_in_parts);
     tcase_add_test(tc, the_stream_comes_first);
     tcase_add_test(tc, callback_and_one_in_flight);
     tcase_add_test(tc, another_table_set);

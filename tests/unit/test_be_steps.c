@@ -350,6 +350,74 @@ START_TEST(deadlines_ends_and_abort_values)
 }
 END_TEST
 
+/* A layer in parts: the last one writes the done word; parts of others come between, and share launches. */
+START_TEST(heavy_layers)
+{
+    uint64_t load_ns, rows = 0;
+    start();
+    a.step.part_max_ns = 1;
+    a.step.n_parts = plan_parts(&a.step.plan, 1, &load_ns);
+    ck_assert_uint_eq(a.step.n_parts, SEQS); /* a tile each */
+    be_steps_begin(&s, &a.request);
+    be_steps_begin(&s, &b.request);
+    ready(&a, 0);
+    be_steps_poll(&s, 1);
+    be_steps_prepare(&s);
+    struct be_request *first = be_steps_launch(&s, 1);
+    ck_assert_uint_eq(first->batch->n_done, 0);
+    ck_assert_uint_eq(first->batch->n_seqs, SEQS);
+    rows += first->batch->plan->useful_rows;
+    ready(&b, 0);
+    be_steps_poll(&s, 2);
+    ended(first, 1, 2);
+    ck_assert_uint_eq(a.step.layers_done, 0);
+    ck_assert_uint_eq(a.words[1], 0);
+    struct be_request *second = be_steps_launch(&s, 3); /* with the other one's layer */
+    ck_assert_uint_eq(second->batch->n_jobs, 2);
+    ck_assert_uint_eq(second->batch->n_done, 2);
+    rows += second->batch->plan->useful_rows - SEQS * 16;
+    ended(second, 3, 4);
+    ck_assert_uint_eq(rows, SEQS * 16);
+    ck_assert_uint_eq(a.step.layers_done, 1);
+    ck_assert_uint_eq(a.words[1], 1);
+    ck_assert_uint_eq(a.step.layers_shared, 1);
+    go_on_alone(&b, 1);
+
+    /* Stopped between the parts of its last layer: that has not run. */
+    for (uint32_t i = 0; i < 2; i++)
+        for (ready(&a, 1), be_steps_poll(&s, 5); a.step.layers_done == 1;)
+            ended(be_steps_launch(&s, 6), 6, 7);
+    a.step.deadline_ns = 100;
+    ready(&a, 2);
+    be_steps_poll(&s, 99);
+    ended(be_steps_launch(&s, 99), 99, 100);
+    be_steps_poll(&s, 101);
+    ck_assert(a.ended);
+    ck_assert_int_eq(a.code, MLA_TIMED_OUT);
+    ck_assert_uint_eq(a.step.layers_done, 2);
+
+    /* Together no more than a launch may take. */
+    make(&a, 1, 1000);
+    make(&b, 2, 3000);
+    a.step.part_load_ns = b.step.part_load_ns = 600;
+    a.step.launch_max_ns = b.step.launch_max_ns = 1000;
+    be_steps_begin(&s, &a.request);
+    be_steps_begin(&s, &b.request);
+    ready(&b, 0);
+    be_steps_poll(&s, 200);
+    ready(&a, 0);
+    be_steps_poll(&s, 201);
+    first = be_steps_launch(&s, 202);
+    ck_assert_uint_eq(first->batch->n_jobs, 1);
+    ck_assert_ptr_eq(first->batch->done[0].word, &b.words[1]);
+    ended(first, 202, 203);
+    ended(be_steps_launch(&s, 204), 204, 205);
+    go_on_alone(&a, 1);
+    go_on_alone(&b, 1);
+    end();
+}
+END_TEST
+
 /* No plan: the step ends and says why. */
 START_TEST(a_step_that_cannot_be_planned)
 {
@@ -408,6 +476,7 @@ MLA_SUITE(be_steps)
     tcase_add_test(tc, those_that_meet);
     tcase_add_test(tc, plans_are_kept_and_launches_prepared);
     tcase_add_test(tc, deadlines_ends_and_abort_values);
+    tcase_add_test(tc, heavy_layers);
     tcase_add_test(tc, a_step_that_cannot_be_planned);
     tcase_add_test(tc, many);
 }
