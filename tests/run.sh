@@ -43,8 +43,8 @@ stage_portable() { # the folder for GPU machines; tests/gpu/run.sh runs it there
   cmake --preset dev && { has_nvcc dev || return 77; } && configure_and_build gpu-portable && run_ctest gpu-portable -L '^portable$'
 }
 
-stage_release() { # what a distribution builds, installed
-  configure_and_build release && rm -rf build/release/stage && DESTDIR=$root/build/release/stage cmake --install build/release
+stage_release() { # what a distribution builds: the Debian packages, unpacked and used
+  configure_and_build package && rm -f build/package/*.deb && (cd build/package && cpack -G DEB) && tests/integration/package.sh build/package
 }
 
 stage_asan_ubsan() { # the tree's text is the same: no lints
