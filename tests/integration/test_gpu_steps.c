@@ -335,6 +335,44 @@ START_TEST(worker_killed_half_way)
 }
 END_TEST
 
+static int loses_the_device(struct peer *parent, void *arg)
+{
+    (void)arg;
+    begin("loses", 60);
+    replay(0);
+    step_graph_gate(&g, false);
+    mla_request_id request = submit(NULL);
+    step_graph_launch(&g);
+    step_graph_await_gate(&g);
+    peer_tell(parent, 'h');
+    peer_hear(parent, 'g');
+    step_graph_gate(&g, true);
+    step_graph_sync(&g);
+    step_worker_wait(&w, request, MLA_DEVICE_LOST);
+    expect_aborted();
+    step_graph_free(&g);
+    mla_close(client);
+    step_worker_free(NULL, &w);
+    return 0;
+}
+
+START_TEST(device_lost_half_way)
+{
+    struct peer peer;
+    if (!gpu_is_fake())
+        return;
+    gpu_daemon_start(&d, "");
+    peer_start(&peer, loses_the_device, NULL);
+    peer_hear(&peer, 'h');
+    gpu_daemon_rules("kernel=lose ILLEGAL_ADDRESS");
+    peer_tell(&peer, 'g');
+    peer_end(&peer);
+    ck_assert_msg(daemon_ended(&d, 20000 * TEST_SLOW), "the daemon goes on");
+    ck_assert_int_eq(d.exit_code, 3);
+    gpu_daemon_stop(&d, 3);
+}
+END_TEST
+
 MLA_SUITE(gpu_steps)
 {
     TCase *tc = mla_tcase_timeout(suite, "steps", 60);
@@ -344,4 +382,5 @@ MLA_SUITE(gpu_steps)
     tcase_add_test(tc, faults);
     tcase_add_test(tc, daemon_killed_half_way);
     tcase_add_test(tc, worker_killed_half_way);
+    tcase_add_test(tc, device_lost_half_way);
 }
