@@ -311,7 +311,7 @@ START_TEST(nothing_is_allocated_after_the_start)
     ck_assert(launch_large(&rig, 10, 1u << 24));
     ck_assert(launch_large(&rig, 1500, 130));
     ck_assert_uint_eq(allocations(), before);
-    ck_assert(!launch_large(&rig, 26, 1u << 24));
+    ck_assert(!launch_large(&rig, 60, 1u << 24));
     rig_close(&rig);
     assert_nothing_open();
 }

@@ -29,10 +29,9 @@
 #include "kernels/host/cuda_driver.h"
 #include "kernels/host/mla_kernels.h"
 
-#define CU_SLOTS         8u           /* requests that have begun and not ended */
-#define CU_BLOB_BYTES    (256u << 10) /* of a slot; larger plans go to the workspace, through pageable memory */
-#define CU_SCRATCH_BYTES (24u << 20)  /* of the workspace, beside be_config's; larger batches leave less for partials  \
-                                       */
+#define CU_SLOTS           8u           /* requests that have begun and not ended */
+#define CU_BLOB_BYTES      (256u << 10) /* of a slot; larger plans go to the workspace, through pageable memory */
+#define CU_SCRATCH_BYTES   (24u << 20)  /* of the workspace, beside be_config's; more leaves less for partials */
 #define CU_WORKSPACE_ALIGN 256u
 #define CU_STATUS_WORDS    512u        /* of a slot, all alike: what an abort writes, in pieces of this size */
 #define CU_HOST_BYTES      (64u << 20) /* be_config.host_bytes 0 */
