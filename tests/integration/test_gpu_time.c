@@ -1,8 +1,12 @@
 /* Time on a GPU: what is answered while the device is busy or the driver blocks, deadlines, cancellation, and buffers
  * that are used again. */
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "tests/support/check_main.h"
 #include "tests/support/gpu_daemon.h"
@@ -200,10 +204,47 @@ START_TEST(d20_buffers_used_again)
 }
 END_TEST
 
+/* The service manager hears of it when the device thread stands still, and is told again when it goes on. */
+START_TEST(the_watchdog_is_not_fed_while_a_call_blocks)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    char dir[] = "/tmp/mla-watchdog-XXXXXX", rule[160], got[512];
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    snprintf(at.sun_path, sizeof(at.sun_path), "%s/notify", dir);
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+    setenv("NOTIFY_SOCKET", at.sun_path, 1);
+    setenv("WATCHDOG_USEC", "4000000", 1); /* looked at every second */
+    gpu_daemon_start(&d, "");
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    unsigned fed = 0;
+    while (fed < 2) {
+        ck_assert_int_eq(poll(&p, 1, 10000 * TEST_SLOW), 1);
+        ssize_t n = recv(fd, got, sizeof(got) - 1, 0);
+        fed += n == 10 && memcmp(got, "WATCHDOG=1", 10) == 0;
+    }
+    snprintf(rule, sizeof(rule), "cuStreamQuery=hold %s", gpu_gate());
+    gpu_daemon_rules(rule);
+    test_sleep_us(2500000); /* until it is held and what was on its way has come */
+    while (recv(fd, got, sizeof(got), MSG_DONTWAIT) > 0)
+        continue;
+    ck_assert_int_eq(poll(&p, 1, 3500), 0);
+    gpu_gate_open();
+    ck_assert_int_eq(poll(&p, 1, 10000 * TEST_SLOW), 1);
+    ck_assert_int_eq(recv(fd, got, sizeof(got), 0), 10);
+    gpu_daemon_stop(&d, 0);
+    close(fd);
+    unlink(at.sun_path);
+    rmdir(dir);
+}
+END_TEST
+
 MLA_SUITE(gpu_time)
 {
     TCase *tc = mla_tcase_timeout(suite, "time", 60);
     tcase_add_loop_test(tc, d4_health_while_the_device_is_busy, 0, gpu_is_fake() ? 2 : 1);
     tcase_add_test(tc, d14_the_ready_word_never_comes);
     tcase_add_loop_test(tc, d20_buffers_used_again, 0, 2);
+    if (gpu_is_fake())
+        tcase_add_test(tc, the_watchdog_is_not_fed_while_a_call_blocks);
 }
