@@ -33,7 +33,7 @@ void admin_drain(struct app_client *client, const struct net_request *request)
     sched_counts(&app->sched, &counts);
     struct mla_message reply;
     mla_message_init(&reply, MLA_MSG_DRAIN | MLA_REPLY);
-    reply.drain_reply.jobs_in_flight = counts.waiting + counts.queued + counts.staged + counts.running;
+    reply.drain_reply.jobs_in_flight = counts.waiting + counts.queued + counts.staged + counts.running + app->n_steps;
     app_reply(client, MLA_MSG_DRAIN, request->request_id, &reply);
     app_drain(app, r->has_deadline_us ? r->deadline_us : app->config->drain_timeout_ms * 1000);
 }

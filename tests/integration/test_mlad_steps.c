@@ -439,7 +439,9 @@ START_TEST(drained_in_a_step)
     step_worker_fill(&w, 0);
     mla_request_id request = submit();
     ck_assert(step_worker_stream(&w, 0, 1));
-    worker_ok(client, mla_drain(client, &deadline_us, WORKER_TIMEOUT_US, NULL));
+    uint64_t in_flight;
+    worker_ok(client, mla_drain(client, &deadline_us, WORKER_TIMEOUT_US, &in_flight));
+    ck_assert_uint_eq(in_flight, 1);
     ck_assert(step_worker_stream(&w, 1, 2));
     step_worker_wait(&w, request, MLA_DRAINING);
     ck_assert_uint_eq(w.result.layers_done, 2);
