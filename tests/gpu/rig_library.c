@@ -20,10 +20,8 @@ static const struct variant {
     double accuracy;
     bool baseline;
 } variants[] = {
-    {"sm90", REF_ACCURACY_E4M3_P, false},
-    {"generic-sm_90a", ACCURACY_F16_P, false},
-    {"generic-compute_80", ACCURACY_F16_P, false},
-    {"mla1", REF_ACCURACY_E4M3_P, true},
+    {"sm90", REF_ACCURACY_E4M3_P, false},          {"generic-sm_90a", ACCURACY_F16_P, false},
+    {"generic-compute_80", ACCURACY_F16_P, false}, {"mla1", REF_ACCURACY_E4M3_P, true},
     {"sm90-window4", REF_ACCURACY_E4M3_P, true},
 };
 
