@@ -22,7 +22,7 @@ struct ctl {
     bool has_deadline;
     uint64_t interval_us; /* top */
     bool once;
-    const char *argument; /* what stands behind the command; NULL: nothing */
+    uint64_t client_id; /* evict */
 };
 
 /* Each prints to stdout and returns an enum ctl_exit. */

@@ -1,4 +1,5 @@
 /* mlactl: global options, the connection, and the subcommand. */
+#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -69,6 +70,17 @@ static int parse_seconds(const char *option, const char *text, uint64_t *us)
     }
     *us = (uint64_t)(v * 1e6);
     return 0;
+}
+
+static int parse_client(const char *text, uint64_t *id)
+{
+    char *end;
+    errno = 0;
+    *id = strtoull(text, &end, 16);
+    if (errno == 0 && isxdigit((unsigned char)text[0]) && *end == '\0')
+        return 0;
+    fprintf(stderr, "mlactl: evict needs a client's id, as \"mlactl clients\" shows it, not \"%s\"\n", text);
+    return -1;
 }
 
 /* Whether nobody answered, or somebody who said no (too many clients, no right to the socket, another version). */
@@ -186,8 +198,8 @@ int main(int argc, char **argv)
         code = parse(rest, words, &ctl, &socket);
         if (code >= 0)
             return code;
-        if (optind < rest && strcmp(command, "evict") == 0)
-            ctl.argument = words[optind++];
+        if (strcmp(command, "evict") == 0 && parse_client(optind < rest ? words[optind++] : "", &ctl.client_id) != 0)
+            return CTL_EXIT_USAGE;
         if (optind < rest) {
             fprintf(stderr, "mlactl: unexpected argument \"%s\"\n", words[optind]);
             return CTL_EXIT_USAGE;

@@ -1,6 +1,5 @@
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "daemon/ctl/ctl.h"
 #include "daemon/util/json.h"
@@ -207,13 +206,7 @@ static void done(const struct ctl *ctl, const char *what)
 
 int ctl_evict(struct ctl *ctl)
 {
-    char *end = NULL;
-    uint64_t id = ctl->argument == NULL ? 0 : strtoull(ctl->argument, &end, 16);
-    if (ctl->argument == NULL || end == ctl->argument || *end != '\0') {
-        fprintf(stderr, "mlactl: evict needs a client's id, as \"mlactl clients\" shows it\n");
-        return CTL_EXIT_USAGE;
-    }
-    if (mla_evict(ctl->client, id, ctl->timeout_us) != MLA_OK)
+    if (mla_evict(ctl->client, ctl->client_id, ctl->timeout_us) != MLA_OK)
         return ctl_fail(ctl, "evict");
     done(ctl, "evicted");
     return CTL_EXIT_OK;

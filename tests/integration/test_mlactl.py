@@ -77,7 +77,8 @@ class Daemon:
 def usage():
     none = "/nonexistent/socket"
     for arguments in ([], ["nonsense"], ["health", "again"], ["--nonsense", "health"], ["--timeout", "soon", "health"],
-                      ["--timeout", "-1", "health"], ["--deadline", "nan", "drain"], ["plan"],
+                      ["--timeout", "-1", "health"], ["--deadline", "nan", "drain"], ["plan"], ["evict"],
+                      ["evict", "client"], ["evict", "12", "34"], ["reload", "12"],
                       ["plan", "--heads", "0", "--q-len", "1", "--kv-len", "1"],
                       ["plan", "--heads", "129", "--q-len", "1", "--kv-len", "1"],
                       ["plan", "--heads", "1", "--q-len", "1", "--kv-len", "1", "--policy", "best"]):
@@ -88,7 +89,7 @@ def usage():
 
 
 def nobody_answers(folder):
-    for command in ("health", "status", "clients", "caches", "metrics", "top", "drain"):
+    for command in ("health", "status", "clients", "caches", "metrics", "top", "drain", "reload"):
         mlactl(os.path.join(folder, "none"), command, code=3)
     mlactl("/" + 200 * "x", "health", code=3)
     stale = os.path.join(folder, "stale")
@@ -258,6 +259,29 @@ def refusals(folder):
     daemon.ends(0)
 
 
+def administer(folder):
+    """reload and evict, with a client that is there to be evicted."""
+    daemon = Daemon(folder)
+    path = daemon.path
+    same(mlactl(path, "reload"), "reloaded\n", "reload")
+    same(as_json(path, "reload"), {"reloaded": True}, "reload")
+    mlactl(path, "evict", "0123456789abcdef", code=4)
+    victim = subprocess.Popen([WORKER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              text=True)
+    same(victim.stdout.readline(), "holding\n", "the worker to be evicted")
+    ids = [c["client"] for c in as_json(path, "clients") if c["pid"] == victim.pid]
+    same(len(ids), 1, "clients of that process")
+    if os.getuid() == 0:
+        refused = run([MLACTL, "--socket", path, "evict", ids[0]], user=NOBODY, group=NOBODY, extra_groups=[])
+        same(refused.returncode, 4, "evict by somebody else")
+    same(mlactl(path, "evict", ids[0]), "evicted\n", "evict")
+    victim.stdin.close()
+    check(victim.wait(30) != 0, "the evicted worker has noticed nothing")
+    mlactl(path, "evict", ids[0], code=4)
+    mlactl(path, "drain")
+    daemon.ends(0)
+
+
 def drain(daemon, worker):
     if os.getuid() == 0: # another user, who has no right to
         refused = run([MLACTL, "--socket", daemon.path, "drain"], user=NOBODY, group=NOBODY, extra_groups=[])
@@ -298,6 +322,7 @@ def main():
         sample_configuration()
         nobody_answers(folder)
         refusals(folder)
+        administer(folder)
         daemon = Daemon(folder)
         worker = subprocess.Popen([WORKER, daemon.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         same(worker.stdout.readline(), "holding\n", "the worker")
