@@ -21,6 +21,7 @@ struct mla_client {
     bool told_end;    /* the DISCONNECTED event has been handed out */
     mla_event_fn on_event;
     void *user;
+    uint64_t spin_ns;  /* of each wait; 0: none */
     struct list syncs; /* struct mla_sync */
     uint64_t last_template;
     struct mla_error_info error;

@@ -109,6 +109,20 @@ static void wait_ready(struct mla_client *c, uint64_t deadline_ns)
     ppoll(&p, 1, &ts, NULL);
 }
 
+/* Reads without sleeping for as long as was asked for. True: something came, or the connection has ended. */
+static bool spin(struct mla_client *c, uint64_t deadline_ns)
+{
+    if (c->spin_ns == 0 || mlac_core_sending(&c->core))
+        return false;
+    uint64_t end_ns = mla_now_ns() + c->spin_ns;
+    end_ns = deadline_ns < end_ns ? deadline_ns : end_ns;
+    do {
+        if (fill(c) || c->core.ended)
+            return true;
+    } while (mla_now_ns() < end_ns);
+    return false;
+}
+
 enum mlac_outcome mlac_io_wait(struct mla_client *c, uint64_t awaited, uint64_t deadline_ns)
 {
     for (bool looked = false;; looked = true) {
@@ -126,6 +140,8 @@ enum mlac_outcome mlac_io_wait(struct mla_client *c, uint64_t awaited, uint64_t 
         if (looked && deadline_ns != MLA_FOREVER && mla_now_ns() >= deadline_ns)
             return MLAC_EXPIRED;
         mlac_io_flush(c);
+        if (spin(c, deadline_ns))
+            continue;
         wait_ready(c, deadline_ns);
         fill(c);
     }

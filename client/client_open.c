@@ -65,6 +65,7 @@ static struct mla_client *create(const struct mla_options *o)
         return NULL;
     c->sock = c->epoll = c->wake = -1;
     c->on_event = o->on_event;
+    c->spin_ns = (o->spin_us < MLA_NS_PER_S ? o->spin_us : MLA_NS_PER_S) * MLA_NS_PER_US;
     c->user = o->user;
     list_init(&c->syncs);
     size_t max_send = o->max_send_bytes > SIZE_MAX / 4 ? SIZE_MAX / 4 : (size_t)o->max_send_bytes;

@@ -124,6 +124,7 @@ static void on_sched_timer(uv_poll_t *poll, int status, int events)
     (void)events;
     if (read(app->sched_timer_fd, &times, sizeof(times)) != sizeof(times))
         return; /* armed anew since */
+    app->sched_timer_ns = 0;
     if (app->exit_pending)
         shut_down(app, app->exit_code);
     else
@@ -137,6 +138,7 @@ static void arm_sched_timer(struct app *app, uint64_t at_ns)
         .it_value = {.tv_sec = (time_t)(at_ns / MLA_NS_PER_S), .tv_nsec = (long)(at_ns % MLA_NS_PER_S)}};
     if (at_ns >= (uint64_t)INT64_MAX)
         spec.it_value = (struct timespec){0};
+    app->sched_timer_ns = at_ns;
     timerfd_settime(app->sched_timer_fd, TFD_TIMER_ABSTIME, &spec, NULL);
 }
 
@@ -196,13 +198,10 @@ static void lose_device(struct app *app, const struct mla_error *error)
 
 #define EVENTS_PER_POLL 64
 
-static void on_backend(uv_poll_t *poll, int status, int events)
+size_t app_poll_backend(struct app *app)
 {
-    struct app *app = poll->data;
     struct be_event batch[EVENTS_PER_POLL];
-    size_t n;
-    (void)status;
-    (void)events;
+    size_t n, all = 0;
     do {
         n = be_poll(&app->be, batch, EVENTS_PER_POLL);
         for (size_t i = 0; i < n && !app->device_lost; i++) {
@@ -217,7 +216,23 @@ static void on_backend(uv_poll_t *poll, int status, int events)
         flush_overflow(app);
         if (app->exit_pending && app->n_requests == 0)
             shut_down(app, app->exit_code);
+        all += n;
     } while (n == EVENTS_PER_POLL && !app->closing);
+    app->n_events += all;
+    return all;
+}
+
+static void on_backend(uv_poll_t *poll, int status, int events)
+{
+    (void)status;
+    (void)events;
+    app_poll_backend(poll->data);
+}
+
+/* What a backend has answered while the requests were handed to it leaves with the same turn. */
+static void on_check(uv_check_t *check)
+{
+    app_poll_backend(check->data);
 }
 
 /* ---- the end ---- */
@@ -255,9 +270,9 @@ static void on_signal(uv_signal_t *handle, int signum)
 
 static void close_handles(struct app *app)
 {
-    uv_handle_t *handles[] = {(uv_handle_t *)&app->backend_poll, (uv_handle_t *)&app->sched_timer,
-                              (uv_handle_t *)&app->attach_timer, (uv_handle_t *)&app->sigterm,
-                              (uv_handle_t *)&app->sigint};
+    uv_handle_t *handles[] = {(uv_handle_t *)&app->backend_poll, (uv_handle_t *)&app->backend_check,
+                              (uv_handle_t *)&app->sched_timer,  (uv_handle_t *)&app->attach_timer,
+                              (uv_handle_t *)&app->sigterm,      (uv_handle_t *)&app->sigint};
     for (size_t i = 0; i < sizeof(handles) / sizeof(handles[0]); i++)
         if (!uv_is_closing(handles[i]))
             uv_close(handles[i], NULL);
@@ -415,6 +430,8 @@ static void start_handles(struct app *app)
     uv_poll_init(&app->loop, &app->backend_poll, be_event_fd(&app->be));
     app->backend_poll.data = app;
     uv_poll_start(&app->backend_poll, UV_READABLE, on_backend);
+    uv_check_init(&app->loop, &app->backend_check);
+    app->backend_check.data = app;
     uv_poll_init(&app->loop, &app->sched_timer, app->sched_timer_fd);
     app->sched_timer.data = app;
     uv_poll_start(&app->sched_timer, UV_READABLE, on_sched_timer);
@@ -463,9 +480,10 @@ int app_run(const struct app_config *config, app_load_fn load)
     app->health_reason = "";
     char path[CONFIG_TEXT_BYTES];
     net_socket_path(app->net, path, sizeof(path));
+    uv_check_start(&app->backend_check, on_check); /* behind net's, so that it runs before */
     service_ready(app);
     mla_log(MLA_LOG_NOTICE, "ready", "socket=%s backend=%s version=%s", path, be_facts(&app->be)->name, MLAD_VERSION);
-    uv_run(&app->loop, UV_RUN_DEFAULT);
+    app_loop(app);
     uv_loop_close(&app->loop);
     /* A launch that outlived the drain deadline, or a lost device, may never let the backend's thread end. */
     if (app->exit_code == APP_EXIT_OK) {

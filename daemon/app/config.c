@@ -37,6 +37,7 @@ static const struct key keys[] = {
     {"access", "groups", KEY_TEXT, AT(groups), 0, 160, ""},
     {"access", "admin_users", KEY_TEXT, AT(admin_users), 0, 160, ""},
     {"access", "admin_groups", KEY_TEXT, AT(admin_groups), 0, 160, ""},
+    {"daemon", "spin_us", KEY_U64, AT(loop_spin_us), 0, 10000000, "0"},
     {"limits", "max_clients", KEY_U64, AT(max_clients), 1, 16384, "1024"},
     {"limits", "max_regions", KEY_U64, AT(max_regions), 1, 1 << 20, "1024"},
     {"limits", "max_mapped_bytes", KEY_BYTES, AT(max_mapped_bytes), 1, UINT64_C(1) << 50, "4T"},

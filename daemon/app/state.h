@@ -230,6 +230,9 @@ struct app {
     uv_poll_t backend_poll;
     uv_poll_t sched_timer;
     int sched_timer_fd;
+    uint64_t sched_timer_ns; /* 0: not armed */
+    uv_check_t backend_check;
+    uint64_t n_events; /* of the backend, so far */
     uv_timer_t attach_timer;
     uv_signal_t sigterm, sigint;
     struct net *net;
@@ -271,9 +274,14 @@ void app_event(struct app *app, struct sched_event event);
 void app_pump(struct app *app);
 /* Arms a timer for a point of mla_now_ns(), rounded up to its milliseconds; UINT64_MAX and 0 disarm. */
 void app_arm_timer(uv_timer_t *timer, uint64_t at_ns);
+/* Takes what the backend has to say; how many events. */
+size_t app_poll_backend(struct app *app);
 /* To the backend, in order, also while its ring is full; dropped once the device is lost. */
 void app_submit(struct app *app, struct app_request *request);
 void app_drain(struct app *app, uint64_t deadline_us);
+
+/* ---- spin.c ---- */
+void app_loop(struct app *app); /* until nothing is left in the loop */
 
 /* ---- dispatch.c: requests of peers ---- */
 bool app_on_hello(void *app, const struct net_request *request);

@@ -40,9 +40,9 @@ static void flush_all(struct net *net)
     sleep_if_idle(net);
 }
 
-static void on_prepare(uv_prepare_t *handle)
+/* Peers whose frames have been read already go first. */
+static void begin_turn(struct net *net)
 {
-    struct net *net = handle->data;
     net->turn++;
     /* Those that come back for another frame wait for the next turn. */
     struct list now;
@@ -55,7 +55,39 @@ static void on_prepare(uv_prepare_t *handle)
         list_del(node);
         peer_go_on(list_entry(node, struct net_peer, ready));
     }
-    flush_all(net);
+}
+
+static void on_prepare(uv_prepare_t *handle)
+{
+    begin_turn(handle->data);
+    flush_all(handle->data);
+}
+
+void net_flush(struct net *net)
+{
+    if (!net->closing)
+        flush_all(net);
+}
+
+/* Memory of peers is freed by the loop alone, so those at hand stay valid whatever the handlers do. */
+bool net_spin(struct net *net)
+{
+    struct net_peer *hot[NET_SPIN_PEERS];
+    unsigned n = 0;
+    if (net->closing)
+        return false;
+    uint64_t frames = net->counters.frames_in, bytes = net->counters.bytes_in;
+    begin_turn(net);
+    list_for_each (node, &net->hot) {
+        hot[n++] = list_entry(node, struct net_peer, hot);
+        if (n == NET_SPIN_PEERS)
+            break;
+    }
+    for (unsigned i = 0; i < n; i++)
+        if (hot[i]->state < PEER_ENDING)
+            peer_read(hot[i]);
+    net_flush(net);
+    return net->counters.frames_in != frames || net->counters.bytes_in != bytes;
 }
 
 static void on_check(uv_check_t *handle)
@@ -169,6 +201,7 @@ int net_open(struct net **out, uv_loop_t *loop, const struct net_config *config,
     list_init(&net->peers);
     list_init(&net->ready);
     list_init(&net->dirty);
+    list_init(&net->hot);
     /* First the one handle that can fail: once a handle is in the loop, only the loop can free it. */
     rc = accept_start(net);
     if (rc) {

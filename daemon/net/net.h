@@ -100,6 +100,14 @@ struct net_limits {
 };
 void net_set_limits(struct net *net, const struct net_limits *limits);
 
+/* A turn without the loop: looks at the sockets of the peers that sent something last, NET_SPIN_PEERS of them, hands
+ * out at most a frame of each, and sends what is to be sent. Whether something came. Between two runs of the loop,
+ * never within one of its callbacks; the loop must run often enough for everything else. */
+#define NET_SPIN_PEERS 8u
+bool net_spin(struct net *net);
+/* Sends what is to be sent. */
+void net_flush(struct net *net);
+
 /* Stops to accept; peers stay. Removes the socket file if it is the one that net_open bound. */
 void net_stop_listening(struct net *net);
 

@@ -32,6 +32,7 @@ struct net_peer {
     struct list node;  /* net->peers, in order of arrival, until freed */
     struct list ready; /* net->ready: the reader holds a frame for a later turn */
     struct list dirty; /* net->dirty: to be flushed, or closed, before the loop sleeps */
+    struct list hot;   /* net->hot: in the order of their last bytes, latest first */
     uv_poll_t poll;
     int fd;
     int poll_events;
@@ -68,7 +69,7 @@ struct net {
     uv_check_t check;
     uv_idle_t idle;     /* active while ready or dirty has peers: keeps the loop from sleeping */
     unsigned n_handles; /* open handles of net, those of peers too */
-    struct list peers, ready, dirty;
+    struct list peers, ready, dirty, hot;
     uint64_t turn;
     uint64_t last_id;
     struct mla_arena arena; /* what one body is decoded into */

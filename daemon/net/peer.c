@@ -60,6 +60,7 @@ void peer_accept(struct net *net, int fd)
     frame_reader_init(&peer->reader);
     list_init(&peer->ready);
     list_init(&peer->dirty);
+    list_init(&peer->hot);
     list_push_back(&net->peers, &peer->node);
     net->n_handles++;
     net->counters.accepted++;
@@ -95,6 +96,7 @@ void peer_close(struct net_peer *peer)
     peer->state = PEER_CLOSED;
     list_del(&peer->ready);
     list_del(&peer->dirty);
+    list_del(&peer->hot);
     uv_close((uv_handle_t *)&peer->poll, on_poll_closed);
     close(peer->fd);
     peer->fd = -1;

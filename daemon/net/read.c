@@ -101,6 +101,8 @@ void peer_read(struct net_peer *peer)
         peer_close(peer);
         return;
     }
+    list_del(&peer->hot);
+    list_push_front(&net->hot, &peer->hot);
     int fds[MLA_MAX_FDS_PENDING];
     size_t n_fds = take_fds(&msg, fds, MLA_MAX_FDS_PENDING);
     net->counters.bytes_in += (uint64_t)got;

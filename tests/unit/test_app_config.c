@@ -40,6 +40,7 @@ static const struct key {
     TXT(access, groups, 0, 160, ""),
     TXT(access, admin_users, 0, 160, ""),
     TXT(access, admin_groups, 0, 160, ""),
+    {"daemon.spin_us", NUMBER, offsetof(struct app_config, loop_spin_us), 0, 10000000, 0, NULL},
     NUM(NUMBER, limits, max_clients, 1, 16384, 1024),
     NUM(NUMBER, limits, max_regions, 1, MIB, 1024),
     NUM(SIZE, limits, max_mapped_bytes, 1, 1024 * TIB, 4 * TIB),

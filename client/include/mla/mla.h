@@ -212,6 +212,8 @@ struct mla_options {
     uint64_t max_send_bytes; /* requests that the daemon has not read yet; beyond it MLA_OVERLOADED */
     mla_event_fn on_event;   /* NULL: events are dropped */
     void *user;
+    uint64_t spin_us; /* calls that wait look at the socket by themselves so long before they sleep; 0: at once. A
+                       * wake-up takes microseconds, a spinning thread its processor */
 };
 
 static inline void mla_options_init(struct mla_options *o)
