@@ -163,7 +163,7 @@ int rtt_load(struct rtt *r, long load_ms, struct bench_report *report)
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && rc == 0; i++) {
         l.n = sizes[i];
         for (; opened < l.n && rc == 0; opened++)
-            rc = small_open(&l.clients[opened], r->daemon.socket);
+            rc = small_open(&l.clients[opened], r->daemon.socket, 0);
         if (rc == 0)
             rc = measure(&l, true, load_ms, report);
         if (rc == 0)

@@ -9,6 +9,8 @@
 
 #include "proto/codec.h"
 
+#define CLIENT_SPIN_US 10000
+
 const struct rtt_scenario rtt_scenarios[RTT_SCENARIOS] = {
     {RTT_HEALTH, false, RTT_TWO_CPUS, {true, true, true}},  {RTT_HEALTH, false, RTT_ONE_CPU, {true, true, true}},
     {RTT_DECODE, false, RTT_TWO_CPUS, {true, false, true}}, {RTT_DECODE, false, RTT_ONE_CPU, {true, false, true}},
@@ -83,16 +85,8 @@ static int turn_library(struct rtt *r, const struct rtt_scenario *scenario)
         mla_free(health);
         return 0;
     }
-    if (!scenario->spinning)
-        return mla_decode(r->client.client, &r->client.args, SMALL_TIMEOUT_US, NULL) == MLA_OK ? 0 : -1;
-    struct small *s = &r->spin_client;
-    mla_request_id request;
-    enum mla_status status;
-    if (mla_decode_submit(s->client, &s->args, NULL, NULL, &request) != MLA_OK)
-        return -1;
-    while ((status = mla_wait(s->client, request, 0, NULL)) == MLA_PENDING)
-        continue;
-    return status == MLA_OK ? 0 : -1;
+    struct small *s = scenario->spinning ? &r->spin_client : &r->client;
+    return mla_decode(s->client, &s->args, SMALL_TIMEOUT_US, NULL) == MLA_OK ? 0 : -1;
 }
 
 int rtt_turn(struct rtt *r, const struct rtt_scenario *scenario, enum rtt_way way)
@@ -157,8 +151,9 @@ static int open_bare(struct rtt *r)
 
 int rtt_ways_open(struct rtt *r)
 {
-    if (small_open(&r->client, r->daemon.socket) != 0 || small_open(&r->spin_client, r->spinner.socket) != 0 ||
-        open_bare(r) != 0 || small_sizes(&r->client, &r->request_bytes[RTT_DECODE], &r->reply_bytes[RTT_DECODE]) != 0)
+    if (small_open(&r->client, r->daemon.socket, 0) != 0 ||
+        small_open(&r->spin_client, r->spinner.socket, CLIENT_SPIN_US) != 0 || open_bare(r) != 0 ||
+        small_sizes(&r->client, &r->request_bytes[RTT_DECODE], &r->reply_bytes[RTT_DECODE]) != 0)
         return -1;
     if (r->request_bytes[RTT_DECODE] > RTT_BYTES_MAX || r->reply_bytes[RTT_DECODE] > RTT_BYTES_MAX)
         return complain("a small decode has more bytes than the echo takes");

@@ -66,7 +66,7 @@ static int define(struct small *s)
     return 0;
 }
 
-int small_open(struct small *s, const char *socket)
+int small_open(struct small *s, const char *socket, uint64_t spin_us)
 {
     struct mla_options options;
     struct mla_error_info error;
@@ -77,6 +77,7 @@ int small_open(struct small *s, const char *socket)
     options.name = "mla-bench";
     options.timeout_us = SMALL_TIMEOUT_US;
     options.flags = MLA_OPEN_WAIT;
+    options.spin_us = spin_us;
     if (mla_open(&options, &s->client, &error) != MLA_OK) {
         fprintf(stderr, "mla-bench: %s\n", error.text);
         return -1;

@@ -15,8 +15,9 @@ struct small {
 
 #define SMALL_TIMEOUT_US UINT64_C(10000000)
 
-/* Connects (waiting for the daemon), registers, defines, puts the table set. 0, or -1 after a line on stderr. */
-int small_open(struct small *s, const char *socket);
+/* Connects (waiting for the daemon), registers, defines, puts the table set. spin_us: of the client's waits. 0, or -1
+ * after a line on stderr. */
+int small_open(struct small *s, const char *socket, uint64_t spin_us);
 void small_close(struct small *s);
 
 /* Bytes of a request and of its reply with their headers, by the daemon's own counters. 0, or -1 after a line. */

@@ -7,6 +7,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tests/bench/bench.h"
@@ -14,7 +17,10 @@
 #include "tests/bench/machine.h"
 #include "tests/bench/stats.h"
 
-#define AHEAD_NS UINT64_C(3000000)
+#define AHEAD_NS   UINT64_C(3000000)
+#define ANSWER_S   60 /* a member that takes longer hangs, and is killed */
+#define END_TRIES  2000
+#define END_TRY_NS 10000000
 
 static int fail(const char *what)
 {
@@ -31,6 +37,9 @@ int crew_start(struct crew_member *member, crew_fn fn, const void *arg, const ch
         return fail("mmap");
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
         return fail("socketpair");
+    const struct timeval patience = {.tv_sec = ANSWER_S};
+    if (setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) != 0)
+        return fail("setsockopt");
     pid_t parent = getpid();
     fflush(NULL);
     member->pid = fork();
@@ -58,6 +67,10 @@ int crew_ready(struct crew_member *member)
         continue;
     if (n == 1)
         return 0;
+    if (n < 0) {
+        fprintf(stderr, "mla-bench: a worker does not answer in %d s\n", ANSWER_S);
+        kill(member->pid, SIGKILL);
+    }
     int code = bench_reap(member->pid);
     member->pid = 0;
     if (code == BENCH_SKIPPED)
@@ -85,6 +98,20 @@ int crew_command(struct crew_member *members, size_t n, struct crew_command comm
     return rc;
 }
 
+/* Exit code of a member that has been told to end, which it has some time for. */
+static int end_of(pid_t pid)
+{
+    const struct timespec pause = {.tv_nsec = END_TRY_NS};
+    siginfo_t info = {0};
+    for (int i = 0; i < END_TRIES; i++) {
+        if (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == pid)
+            return bench_reap(pid);
+        nanosleep(&pause, NULL);
+    }
+    kill(pid, SIGKILL);
+    return bench_reap(pid);
+}
+
 int crew_stop(struct crew_member *members, size_t n)
 {
     int rc = 0;
@@ -92,7 +119,7 @@ int crew_stop(struct crew_member *members, size_t n)
         if (members[i].pid > 0)
             shutdown(members[i].sock, SHUT_RDWR);
     for (size_t i = 0; i < n; i++) {
-        if (members[i].pid > 0 && bench_reap(members[i].pid) != 0)
+        if (members[i].pid > 0 && end_of(members[i].pid) != 0)
             rc = -1;
         if (members[i].result) {
             close(members[i].sock);

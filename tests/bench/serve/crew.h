@@ -16,7 +16,6 @@ struct crew_command {
     uint32_t op;        /* of the members' own */
     uint32_t which;     /* shape, ... */
     uint32_t daemon;    /* of those a member is connected to */
-    uint32_t spinning;  /* waits by polling */
     uint32_t turns_max; /* 0: CREW_SAMPLES_MAX */
     uint64_t start_ns, end_ns;
 };
@@ -46,7 +45,7 @@ typedef int (*crew_fn)(struct crew_side *side, const void *arg);
 
 /* mps: pipe folder, of a server or empty; cpu: -1: anywhere. */
 int crew_start(struct crew_member *member, crew_fn fn, const void *arg, const char *mps, int cpu);
-/* Waits until it is ready for commands: also BENCH_SKIPPED. */
+/* Waits until it is ready for commands, up to a minute: also BENCH_SKIPPED. */
 int crew_ready(struct crew_member *member);
 /* Tells one; crew_ready() waits for it. */
 int crew_tell(struct crew_member *member, const struct crew_command *command);

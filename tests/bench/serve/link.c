@@ -16,7 +16,7 @@ void link_must(struct mla_client *client, enum mla_status status, const char *wh
     exit(2);
 }
 
-struct mla_client *link_open(const char *socket, const char *name, uint64_t features)
+struct mla_client *link_open(const char *socket, const char *name, uint64_t features, uint64_t spin_us)
 {
     struct mla_options options;
     struct mla_error_info error;
@@ -27,6 +27,7 @@ struct mla_client *link_open(const char *socket, const char *name, uint64_t feat
     options.timeout_us = OPEN_US;
     options.flags = MLA_OPEN_WAIT;
     options.features = MLA_FEATURE_CUDA_IPC | features;
+    options.spin_us = spin_us;
     if (mla_open(&options, &client, &error) == MLA_OK)
         return client;
     fprintf(stderr, "mla-bench: %s\n", error.text);

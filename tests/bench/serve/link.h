@@ -13,8 +13,8 @@
 
 void link_must(struct mla_client *client, enum mla_status status, const char *what);
 
-/* features: beside CUDA_IPC. */
-struct mla_client *link_open(const char *socket, const char *name, uint64_t features);
+/* features: beside CUDA_IPC; spin_us: of the client's waits. */
+struct mla_client *link_open(const char *socket, const char *name, uint64_t features, uint64_t spin_us);
 
 /* Registers Q and O of the pool; the arguments of a decode but for cache, plane and tables. O is e4m3. */
 void link_args(struct mla_client *client, const struct pool *pool, uint32_t heads, struct mla_decode_args *args);

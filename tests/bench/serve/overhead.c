@@ -8,6 +8,7 @@
 #include "tests/bench/stats.h"
 
 #define KERNEL_GRAPHS  5
+#define CLIENT_SPIN_US 10000
 #define TURNS_OF_ROUND 2000
 #define SHAPES         3
 #define B1_US_MAX      20.0
@@ -16,11 +17,13 @@
 
 enum mode { BLOCKING, SPINNING, MODES };
 
+static const char *const spin_settings[] = {"daemon.spin_us=1000", NULL};
+
 struct overhead {
     struct serve serve;
     struct served_config direct, client;
-    struct bench_daemon daemon;
-    struct crew_member members[2]; /* the one that launches itself, the client */
+    struct bench_daemon daemons[MODES]; /* one that sleeps, one that spins */
+    struct crew_member members[2];      /* the one that launches itself, the client */
     struct serve_series kernel[SHAPES];
     double *us[SHAPES][MODES]; /* samples of all rounds */
     size_t n[SHAPES][MODES];
@@ -52,8 +55,7 @@ static int measure(struct overhead *o)
             serve_add(&o->kernel[i], o->members[0].result->value);
             for (int k = 0; k < MODES; k++) {
                 enum mode mode = (enum mode)((round + k) % MODES);
-                struct crew_command run = {
-                    .op = SERVED_RUN, .which = i, .spinning = mode == SPINNING, .turns_max = TURNS_OF_ROUND};
+                struct crew_command run = {.op = SERVED_RUN, .which = i, .daemon = mode, .turns_max = TURNS_OF_ROUND};
                 if (crew_command(&o->members[1], 1, run, o->serve.ms) != 0 || keep(o, i, mode) != 0)
                     return -1;
             }
@@ -121,22 +123,28 @@ int bench_overhead(int argc, char **argv, struct bench_report *report)
     o.direct = o.client;
     rc = serve_crew(&o.serve, &o.members[0], 1, &o.direct, o.serve.none.dir);
     if (rc == 0)
-        rc = serve_daemon(&o.serve, &o.daemon, o.serve.none.dir, NULL);
-    o.client.sockets[0] = o.daemon.socket;
-    o.client.n_sockets = 1;
+        rc = serve_daemon(&o.serve, &o.daemons[BLOCKING], o.serve.none.dir, NULL);
+    if (rc == 0)
+        rc = serve_daemon(&o.serve, &o.daemons[SPINNING], o.serve.none.dir, spin_settings);
+    for (int mode = 0; mode < MODES; mode++)
+        o.client.sockets[mode] = o.daemons[mode].socket;
+    o.client.n_sockets = MODES;
+    o.client.spin_us[SPINNING] = CLIENT_SPIN_US;
     if (rc == 0)
         rc = serve_crew(&o.serve, &o.members[1], 1, &o.client, o.serve.none.dir);
     if (rc == 0)
         rc = measure(&o);
     if (rc == 0) {
         serve_note(&o.serve, "the client for each decode; its table sets were put beforehand");
+        bench_note(report, "spinning", "client %d us, %s", CLIENT_SPIN_US, spin_settings[0]);
         bench_note(report, "kernel_us",
                    "graphs of up to 20 launches, prepare, split-KV and reducer, in another process");
         for (size_t i = 0; i < SHAPES; i++)
             report_shape(&o, i);
     }
     bool failed = crew_stop(o.members, 2) != 0;
-    failed |= bench_daemon_stop(&o.daemon) != 0;
+    for (int mode = 0; mode < MODES; mode++)
+        failed |= bench_daemon_stop(&o.daemons[mode]) != 0;
     serve_close(&o.serve);
     return rc != 0 ? rc : failed ? -1 : 0;
 }

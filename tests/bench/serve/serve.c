@@ -33,6 +33,7 @@ int serve_open(struct serve *s, int argc, char **argv, struct bench_report *repo
 {
     s->report = report;
     s->mlad = bench_text_option(argc, argv, "--mlad", NULL);
+    s->setting = bench_text_option(argc, argv, "--set", NULL);
     s->ms = bench_option(argc, argv, "--ms", s->ms, 1, 60000);
     s->rounds = bench_option(argc, argv, "--rounds", s->rounds, 1, SERVE_ROUNDS_MAX);
     long heads = bench_option(argc, argv, "--heads", 96, 1, 128);
@@ -67,13 +68,22 @@ void serve_note(struct serve *s, const char *waits)
                    s->cpus[s->n_cpus - 2], s->cpus[s->n_cpus - 1], s->cpus[0], s->cpus[s->n_cpus - 3]);
     bench_note(s->report, "rounds", "%ld, interleaved, %ld ms of each way in each; figures are medians of rounds",
                s->rounds, s->ms);
+    if (s->setting)
+        bench_note(s->report, "setting", "%s, of all daemons", s->setting);
     bench_note(s->report, "waits", "%s", waits);
     bench_note(s->report, "cold_l2", "%s", "each worker's decodes rotate over 150 MiB of pages and more of its own");
 }
 
 int serve_daemon(struct serve *s, struct bench_daemon *daemon, const char *mps, const char *const *settings)
 {
-    struct bench_daemon_options options = {.mlad = s->mlad, .backend = "cuda", .settings = settings, .mps = mps};
+    const char *all[BENCH_DAEMON_SETTINGS_MAX + 1] = {NULL};
+    struct bench_daemon_options options = {.mlad = s->mlad, .backend = "cuda", .settings = all, .mps = mps};
+    size_t n = 0;
+    while (settings && settings[n] && n + 1 < BENCH_DAEMON_SETTINGS_MAX) {
+        all[n] = settings[n];
+        n++;
+    }
+    all[n] = s->setting;
     for (size_t i = 0; i < s->n_daemon_cpus; i++)
         options.cpus[options.n_cpus++] = s->cpus[s->n_cpus - 1 - i];
     return bench_daemon_start(daemon, &options);

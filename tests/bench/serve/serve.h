@@ -11,7 +11,8 @@
 struct serve {
     char mlad_beside[1024];
     const char *mlad;
-    long ms, rounds; /* of one way in one round; rounds */
+    const char *setting; /* "section.key=value" of all daemons; NULL: none */
+    long ms, rounds;     /* of one way in one round; rounds */
     uint32_t heads;
     bool own_shapes; /* other than those that bars are for */
     int cpus[SERVE_CPUS_MAX];
@@ -20,8 +21,8 @@ struct serve {
     struct bench_report *report;
 };
 
-/* Takes --mlad, --ms, --rounds, --heads; makes the folders. with_mps: also starts a server. 0, or -1 or BENCH_SKIPPED
- * after a line. */
+/* Takes --mlad, --set, --ms, --rounds, --heads; makes the folders. with_mps: also starts a server. 0, or -1 or
+ * BENCH_SKIPPED after a line. */
 int serve_open(struct serve *s, int argc, char **argv, struct bench_report *report, bool with_mps);
 void serve_close(struct serve *s);
 

@@ -94,11 +94,12 @@ static double kernel_us(struct served *s, const struct crew_command *command)
 
 /* ---- by daemons ---- */
 
-static void open_connection(struct served *s, struct connection *c, const char *socket)
+static void open_connection(struct served *s, size_t d)
 {
     struct mla_cache_desc desc;
     struct mla_decode_args args;
-    c->client = link_open(socket, s->config->name, 0);
+    struct connection *c = &s->connections[d];
+    c->client = link_open(s->config->sockets[d], s->config->name, 0, s->config->spin_us[d]);
     link_args(c->client, &s->pool, s->config->heads, &args);
     mla_cache_desc_init(&desc);
     desc.region = link_pages(c->client, &s->pool);
@@ -121,23 +122,11 @@ static struct connection *prepare(struct served *s, uint64_t i, struct mla_decod
     return c;
 }
 
-static void turn_blocking(void *arg, uint64_t i)
+static void turn_decode(void *arg, uint64_t i)
 {
     struct mla_decode_args *args;
     struct connection *c = prepare(arg, i, &args);
     link_must(c->client, mla_decode(c->client, args, LINK_TIMEOUT_US, NULL), "decode");
-}
-
-static void turn_spinning(void *arg, uint64_t i)
-{
-    struct mla_decode_args *args;
-    struct connection *c = prepare(arg, i, &args);
-    mla_request_id request;
-    enum mla_status status;
-    link_must(c->client, mla_decode_submit(c->client, args, NULL, NULL, &request), "submit");
-    while ((status = mla_wait(c->client, request, 0, NULL)) == MLA_PENDING)
-        continue;
-    link_must(c->client, status, "decode");
 }
 
 /* Every daemon and shape once; there must be an output. */
@@ -149,7 +138,7 @@ static void try_all(struct served *s)
             s->command = &command;
             GPU(&s->gpu, cuMemsetD8Async(s->pool.o, 0, s->pool.o_bytes, s->gpu.stream));
             GPU(&s->gpu, cuStreamSynchronize(s->gpu.stream));
-            turn_blocking(s, 0);
+            turn_decode(s, 0);
             link_check(&s->pool, &s->shapes[i]);
         }
 }
@@ -191,14 +180,14 @@ int served_main(struct crew_side *side, const void *config)
     if (direct)
         open_works(&s);
     for (size_t d = 0; d < s.config->n_sockets; d++)
-        open_connection(&s, &s.connections[d], s.config->sockets[d]);
+        open_connection(&s, d);
     try_all(&s);
     while (crew_next(side, &command)) {
         s.command = &command;
         if (command.op == SERVED_KERNEL)
             side->result->value = kernel_us(&s, &command);
         else
-            crew_turns(side, &command, direct ? turn_launch : command.spinning ? turn_spinning : turn_blocking, &s);
+            crew_turns(side, &command, direct ? turn_launch : turn_decode, &s);
     }
     close_all(&s);
     return 0;

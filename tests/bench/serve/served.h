@@ -16,7 +16,8 @@ struct served_shape {
 struct served_config {
     const char *name;
     const char *sockets[SERVED_DAEMONS_MAX];
-    size_t n_sockets; /* 0: launches itself, through libmla-kernels */
+    size_t n_sockets;                     /* 0: launches itself, through libmla-kernels */
+    uint64_t spin_us[SERVED_DAEMONS_MAX]; /* of the waits for each daemon */
     struct served_shape shapes[SERVED_SHAPES_MAX];
     size_t n_shapes;
     uint32_t heads;
