@@ -13,6 +13,8 @@
 
 #define LOOK_MS   100u
 #define EXTEND_MS 5000u
+/* What runs when the drain's deadline passes, and the end of the backend. */
+#define BEYOND_DRAIN_US UINT64_C(15000000)
 /* At least once a second the device thread advances, also when it is idle: looking more often would feed nothing. */
 #define TICK_MIN_MS 1000u
 #define TICK_MAX_MS 5000u
@@ -117,9 +119,8 @@ void service_ready(struct app *app)
 
 void service_stopping(struct app *app, uint64_t drain_us)
 {
-    /* Beyond the deadline: what runs then, and the end of the backend. */
-    uint64_t us = drain_us < UINT64_MAX / 4 ? drain_us : UINT64_MAX / 4;
-    mla_notify("STOPPING=1\nEXTEND_TIMEOUT_USEC=%llu", (unsigned long long)(us + 15000000));
+    uint64_t extend_us = (drain_us < UINT64_MAX / 4 ? drain_us : UINT64_MAX / 4) + BEYOND_DRAIN_US;
+    mla_notify("STOPPING=1\nEXTEND_TIMEOUT_USEC=%llu", (unsigned long long)extend_us);
     service_status(app);
 }
 
