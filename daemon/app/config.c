@@ -55,7 +55,7 @@ static const struct key keys[] = {
     {"scheduler", "launches", KEY_U64, AT(launches), 1, SCHED_BATCHES, "2"},
     {"scheduler", "max_launch_us", KEY_U64, AT(max_launch_us), 0, 60000000, "2000"},
     {"scheduler", "gather_us", KEY_U64, AT(gather_us), 0, 1000000, "0"},
-    {"scheduler", "lead_us", KEY_U64, AT(lead_us), 0, 1000000, "75"},
+    {"scheduler", "lead_us", KEY_U64, AT(lead_us), 0, 60000000, "75"},
     {"scheduler", "max_backlog_ms", KEY_U64, AT(max_backlog_ms), 0, 86400000, "10000"},
     {"scheduler", "default_timeout_ms", KEY_U64, AT(default_timeout_ms), 0, 86400000, "30000"},
     {"scheduler", "retry_after_us", KEY_U64, AT(retry_after_us), 0, 60000000, "10000"},

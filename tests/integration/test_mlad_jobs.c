@@ -108,7 +108,7 @@ START_TEST(two_workers_share_a_cache)
 END_TEST
 
 /* One launch at a time, never cut, the next one staged at once: what shares a batch is known. */
-#define IN_TURN "scheduler.launches=1", "scheduler.lead_us=1000000", "scheduler.max_launch_us=0"
+#define IN_TURN "scheduler.launches=1", "scheduler.lead_us=60000000", "scheduler.max_launch_us=0"
 
 /* While a long batch runs, one more is staged; jobs of two clients that come behind that one leave together. */
 static int one_job(void *arg)

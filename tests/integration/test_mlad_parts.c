@@ -228,6 +228,7 @@ START_TEST(the_owner_of_a_cut_job_goes)
     while (worker_metric(client, "mlad_regions", "") != 1)
         ck_assert_uint_lt(test_now_us(), end);
     ck_assert_double_lt(launches(), 16);
+    ck_assert_int_eq(mla_sync_destroy(job.page, 0), MLA_OK);
     worker_job_free(NULL, &job);
     mla_memory_free(&theirs.memory);
     struct worker_job small;

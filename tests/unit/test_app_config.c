@@ -58,7 +58,7 @@ static const struct key {
     NUM(NUMBER, scheduler, launches, 1, 2, 2),
     NUM(NUMBER, scheduler, max_launch_us, 0, 60000000, 2000),
     NUM(NUMBER, scheduler, gather_us, 0, 1000000, 0),
-    NUM(NUMBER, scheduler, lead_us, 0, 1000000, 75),
+    NUM(NUMBER, scheduler, lead_us, 0, 60000000, 75),
     NUM(NUMBER, scheduler, max_backlog_ms, 0, 86400000, 10000),
     NUM(NUMBER, scheduler, default_timeout_ms, 0, 86400000, 30000),
     NUM(NUMBER, scheduler, retry_after_us, 0, 60000000, 10000),

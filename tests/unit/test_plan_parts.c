@@ -83,7 +83,10 @@ START_TEST(a_part_is_predicted_within_its_bound)
 {
     struct test_shape shape;
     test_shape_make(&shape, "h200", 96, 64, 4, 131072, PLAN_AUTO);
-    uint64_t load_ns, part_max_ns = 1500000;
+    shape.request.costs.fill_ns = 1000;
+    shape.request.costs.page_ns = 1086;
+    shape.request.costs.drain_ns = 500;
+    uint64_t load_ns, part_max_ns = 1500000; /* 192 units of 2,048 pages on 66: 6.5 ms */
     uint32_t n = plan_parts(&shape.request, part_max_ns, &load_ns);
     ck_assert_uint_eq(n, 5);
     for (uint32_t k = 0; k < n; k++) {
