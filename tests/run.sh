@@ -11,6 +11,8 @@ root=$PWD
 jobs=$(nproc)
 logs=$root/build/logs
 mkdir -p "$logs"
+# All builds have the same kernels: the first one makes them.
+export MLAD_KERNEL_CACHE=$root/build/kernel-cache
 
 configure_and_build() {
   cmake --preset "$1" && cmake --build --preset "$1" --parallel "$jobs"
