@@ -148,8 +148,8 @@ static void weigh(const struct app *app, const struct plan_request *request, str
 }
 
 /* What kernels need beside partials is known of each job, and no less together. The splits of a batch-invariant job are
- * its own, so their partials are known before it has company, too; those of others are cut to what is left. The
- * scheduler keeps the sum over a batch within the device's workspace. */
+ * its own, so their partials are known before it has company, too; those of others are cut to what is left, but for
+ * contexts that are cut for their length. The scheduler keeps the sum over a batch within the device's workspace. */
 int batch_cost(struct app *app, struct app_job *job, struct mla_error *err)
 {
     const struct be_facts *facts = be_facts(&app->be);
@@ -165,11 +165,21 @@ int batch_cost(struct app *app, struct app_job *job, struct mla_error *err)
         return (int)err->code;
     }
     weigh(app, &request, job);
-    job->sched.cost = scratch;
+    uint64_t partials = plan_least_partial_bytes(&request);
+    if (job->sched.n_parts > 1) /* parts weigh alike, but for a tile */
+        partials = partials / job->sched.n_parts * 2;
+    if (partials > request.workspace_bytes_max) {
+        mla_error_set(err, MLA_TOO_LARGE, "table_set",
+                      "the partial results of the job's contexts do not fit the workspace");
+        err->value = partials;
+        err->limit = request.workspace_bytes_max;
+        return (int)err->code;
+    }
+    job->sched.cost = scratch + partials;
     if (job->batch_invariant && job->sched.n_parts > 1)
         job->sched.cost = facts->workspace_bytes; /* each part has splits of its own: no company */
     else if (job->batch_invariant && make_plan(app, b, &job, 1, job->tables->n_seqs) == 0)
-        job->sched.cost += b->plan.workspace_bytes;
+        job->sched.cost = scratch + b->plan.workspace_bytes;
     return 0;
 }
 

@@ -180,6 +180,7 @@ static int fit_device(const struct opening *o)
     device->ctas_per_unit = s->ctas_per_unit;
     device->rows_per_unit = s->rows_per_unit;
     device->min_pages_per_split = s->min_pages_per_split;
+    device->max_pages_per_item = s->max_pages_per_item;
     o->k->facts.costs = s->costs;
     o->k->facts.tile_rows = s->tile_rows;
     o->k->facts.scratch = kernels_have_units(o->k);

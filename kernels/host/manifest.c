@@ -20,6 +20,7 @@
     X(rows_per_unit, rows_per_unit, 1, MLA_ABI_TILE_ROWS)                                                              \
     X(ctas_per_unit, ctas_per_unit, 1, 16)                                                                             \
     X(min_pages_per_split, min_pages_per_split, 1, 1u << 20)                                                           \
+    X(max_pages_per_item, max_pages_per_item, 0, 1u << 20)                                                             \
     X(prepare_threads, prepare_threads, 32, 1024)                                                                      \
     X(reduce_threads, reduce_threads, 32, 1024)                                                                        \
     X(reduce_ctas_per_tile, reduce_ctas_per_tile, 1, 1024)                                                             \

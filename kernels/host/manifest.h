@@ -14,6 +14,7 @@
  *     rows_per_unit = 64               an item's grid is tile_rows / rows_per_unit * ctas_per_unit
  *     ctas_per_unit = 1
  *     min_pages_per_split = 8
+ *     max_pages_per_item = 0           struct plan_device
  *     prepare_file = ...               these three together, or none of them: a kernel that runs before the other two,
  *     prepare_entry, prepare_threads   a CTA per sequence. The split-KV kernel then takes struct mla_sm90_launch, and
  *                                      runs as clusters of ctas_per_unit that share out the units
@@ -56,6 +57,7 @@ struct kernels_section {
     uint32_t rows_per_unit;
     uint32_t ctas_per_unit;
     uint32_t min_pages_per_split;
+    uint32_t max_pages_per_item;
     uint32_t prepare_threads; /* 0: no such kernel */
     uint32_t reduce_threads;
     uint32_t reduce_ctas_per_tile;

@@ -68,12 +68,18 @@ static int lay(struct plan_work *w, uint64_t target_ns, bool emit, struct laying
         for (;;) {
             uint64_t start = plan_timeline_start(&w->line, units);
             uint64_t room = target_ns > start ? target_ns - start : 0;
-            uint64_t rest = (split ? w->split_ns : w->whole_ns) + (pages - done) * w->page_ns;
-            uint32_t n = pages - done;
+            uint32_t n = pages - done, cap = w->request->device.max_pages_per_item;
+            if (cap != 0 && n > cap) {
+                split = true;
+                n = cap;
+            }
+            uint64_t rest = (split ? w->split_ns : w->whole_ns) + n * w->page_ns;
             if (rest > room) {
-                if (done == 0)
+                uint32_t most = n;
+                if (limits.most == 0)
                     limits = tile_limits(w, pages);
                 n = cut_pages(w, &limits, pages - done, room);
+                n = n < most ? n : most;
                 if (n == 0) {
                     /* The units that are free first have no room for it: no others have. */
                     out->fits = false;

@@ -103,6 +103,11 @@ static int check_items(const struct proof *p, uint32_t tile)
                      p->plan->n_items);
     uint32_t most =
         p->request->splits != 0 ? p->request->splits : plan_div_up(t->pages, p->request->device.min_pages_per_split);
+    uint32_t least = plan_least_items(&p->request->device, t->pages), cap = p->request->device.max_pages_per_item;
+    if (most < least)
+        most = least;
+    if (p->request->splits == 0 && least > 1)
+        most += least; /* pieces of the longest kind, and cuts */
     if (t->n_items > 1 && t->n_items > most)
         return wrong(p, "tile %u is cut into %u items, at most %u are allowed", tile, t->n_items, most);
     uint64_t partial = p->plan->items[t->first_item].partial_row;
@@ -115,6 +120,8 @@ static int check_items(const struct proof *p, uint32_t tile)
             return wrong(p, "item %u begins at page %u instead of %u", i, item->page_begin, page);
         if (item->page_end > t->pages || (item->page_end <= page && t->pages > 0))
             return wrong(p, "item %u ends at page %u", i, item->page_end);
+        if (cap != 0 && item->page_end - item->page_begin > cap)
+            return wrong(p, "item %u has %u pages, at most %u are allowed", i, item->page_end - item->page_begin, cap);
         if (t->n_items == 1 && item->partial_row != MLA_ABI_NO_PARTIAL)
             return wrong(p, "item %u is the only one of its tile and has a partial", i);
         if (t->n_items > 1 && item->partial_row != partial + (uint64_t)k * t->rows)

@@ -88,6 +88,8 @@ uint32_t plan_row_units(const struct plan_request *request, uint32_t rows);
 uint32_t plan_tile_units(const struct plan_work *w, uint32_t tile);
 uint64_t plan_reduce_ns(const struct plan_costs *costs, uint64_t partial_rows);
 uint32_t plan_div_up(uint32_t a, uint32_t b);
+/* Items that a tile of so many pages has at least. */
+uint32_t plan_least_items(const struct plan_device *device, uint32_t pages);
 
 /* Validates a request; every other function relies on it. 0, -EINVAL, -EOVERFLOW. */
 int plan_bound_checked(const struct plan_request *request, struct plan_capacity *capacity);

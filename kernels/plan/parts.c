@@ -70,3 +70,15 @@ void plan_part_rows(const struct plan_request *request, uint64_t part_max_ns, ui
     *skip_rows = w.first;
     *n_rows = more ? w.row - w.first : 0;
 }
+
+uint64_t plan_least_partial_bytes(const struct plan_request *request)
+{
+    uint64_t rows = 0;
+    for (uint32_t s = 0; s < request->n_seqs; s++) {
+        uint32_t pages = plan_div_up(request->seqs[s].kv_len, MLA_ABI_PAGE_TOKENS);
+        uint32_t items = plan_least_items(&request->device, pages);
+        if (items > 1)
+            rows += (uint64_t)request->seqs[s].q_len * request->heads * items;
+    }
+    return rows > UINT64_MAX / MLA_ABI_PARTIAL_ROW_BYTES ? UINT64_MAX : rows * MLA_ABI_PARTIAL_ROW_BYTES;
+}

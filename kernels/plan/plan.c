@@ -16,6 +16,8 @@ static bool request_makes_sense(const struct plan_request *r)
         return false;
     if (d->rows_per_unit < 1 || d->min_pages_per_split < 1 || d->resident_units > PLAN_UNITS_MAX)
         return false;
+    if (d->max_pages_per_item != 0 && d->max_pages_per_item < d->min_pages_per_split)
+        return false;
     if (plan_row_units(r, r->tile_rows) > d->resident_units)
         return false;
     if (r->costs.page_ns < 1 || r->costs.reduce_bytes_per_us < 1)
@@ -38,7 +40,9 @@ int plan_bound_checked(const struct plan_request *r, struct plan_capacity *capac
     uint64_t widest = plan_row_units(r, r->tile_rows);
     uint64_t tiles = 0;
     uint64_t forced_items = 0; /* or: items when every page is one */
-    uint64_t ns = 0;           /* no time that planning forms exceeds this */
+    uint64_t capped = 0;       /* items that max_pages_per_item adds */
+    const struct plan_device *d = &r->device;
+    uint64_t ns = 0; /* no time that planning forms exceeds this */
     for (uint32_t i = 0; i < r->n_seqs; i++) {
         uint64_t rows = (uint64_t)r->seqs[i].q_len * r->heads;
         if (rows > UINT32_MAX)
@@ -46,9 +50,11 @@ int plan_bound_checked(const struct plan_request *r, struct plan_capacity *capac
         uint64_t t = (rows + r->tile_rows - 1) / r->tile_rows;
         uint64_t pages = ((uint64_t)r->seqs[i].kv_len + MLA_ABI_PAGE_TOKENS - 1) / MLA_ABI_PAGE_TOKENS;
         uint64_t most = pages < 1 ? 1 : pages;
+        uint64_t least = plan_least_items(d, pages < UINT32_MAX ? (uint32_t)pages : UINT32_MAX);
         if (r->splits != 0 && most > r->splits)
-            most = r->splits;
+            most = r->splits > least ? r->splits : least;
         tiles += t;
+        capped += t * (least - 1);
         forced_items += t * most;
         uint64_t tile_ns;
         uint64_t add_ns;
@@ -62,7 +68,7 @@ int plan_bound_checked(const struct plan_request *r, struct plan_capacity *capac
     uint64_t groups = 1;
     for (uint32_t j = 0; j < r->n_jobs; j++)
         groups += r->jobs[j].batch_invariant;
-    uint64_t items = tiles + 2 * groups * r->device.resident_units;
+    uint64_t items = tiles + capped + 2 * groups * r->device.resident_units;
     if (r->splits != 0 || items > forced_items)
         items = forced_items;
     uint64_t items_ns;
@@ -236,6 +242,8 @@ static int place_others(struct plan_work *w, struct plan_cut *cut)
         plan_uniform_try(w, cut);
     } else {
         choose(w, r->policy, cut);
+        if (cut->partial_rows > w->rows_max) /* of tiles that are cut for their length */
+            return -ENOSPC;
     }
     return emit_cut(w, cut);
 }

@@ -24,6 +24,9 @@ struct plan_device {
     uint32_t rows_per_unit;
     uint32_t resident_units;      /* units that run at the same time; at least those of a full tile, at most 65,536 */
     uint32_t min_pages_per_split; /* no tile of p pages is cut into more than ceil(p / this) items; 1 or more */
+    uint32_t max_pages_per_item;  /* what the kernel adds up in one piece without losing accuracy: longer tiles are cut
+                                     whatever the policy says, and those items are not counted against other limits;
+                                     0: no limit, else at least min_pages_per_split */
 };
 
 /* Cost model, nanoseconds. An item on its units: fill + pages * page + drain (+ partial when it is split). A launch:
@@ -45,7 +48,7 @@ enum plan_policy {
     PLAN_SEED = 1,     /* need >= resident units: unsplit; else min(floor(2 * units / need), ceil(pages / min_pages)) */
     PLAN_BALANCED = 2, /* contexts cut so that all units finish together */
     PLAN_AUTO = 3,     /* the cheapest of these and of unsplit by the cost model */
-    PLAN_UNSPLIT = 4   /* one item per tile */
+    PLAN_UNSPLIT = 4   /* one item per tile, as far as max_pages_per_item allows */
 };
 
 struct plan_seq {
@@ -144,6 +147,10 @@ uint32_t plan_parts(const struct plan_request *request, uint64_t part_max_ns, ui
 /* skip_rows and n_rows of struct plan_job for one of the parts. */
 void plan_part_rows(const struct plan_request *request, uint64_t part_max_ns, uint32_t part, uint64_t *skip_rows,
                     uint64_t *n_rows);
+
+/* Partials that the request has whatever its policy, since some tiles are longer than max_pages_per_item; counted
+ * without masks, so no less than what plan_build() needs for that. */
+uint64_t plan_least_partial_bytes(const struct plan_request *request);
 
 /* Rows [*first, *end) of a sequence that are in its job's part; before: rows of the job's sequences in front of it. */
 void plan_part_of_sequence(const struct plan_job *job, uint64_t before, uint32_t rows, uint32_t *first, uint32_t *end);

@@ -7,7 +7,7 @@
  * shapes --splits: within a shape the model is off by 2.25 %, good splits foremost. A model, not results; single
  * constants are not times of anything. kernels.cmake has the same for the Hopper kernel.
  *
- * min_pages    8: a window of promotion
+ * min_pages 8: a window of promotion; max_pages 2,048: f16 sums take more windows than that no longer well
  *
  * "reference" is the part that the reference workload's post plans for: native 256-row tiles on 4 CTAs, 33 units on 132
  * SMs. Its speed per CTA is taken to be the H200's. */
@@ -26,7 +26,13 @@ static const struct {
     const char *name;
     struct plan_device device;
 } presets[] = {
-    {"h200", {.sms = 132, .ctas_per_unit = 2, .rows_per_unit = 128, .resident_units = 66, .min_pages_per_split = 8}},
+    {"h200",
+     {.sms = 132,
+      .ctas_per_unit = 2,
+      .rows_per_unit = 128,
+      .resident_units = 66,
+      .min_pages_per_split = 8,
+      .max_pages_per_item = 2048}},
     {"reference",
      {.sms = 132, .ctas_per_unit = 4, .rows_per_unit = 256, .resident_units = 33, .min_pages_per_split = 8}},
 };

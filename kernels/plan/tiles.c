@@ -7,6 +7,13 @@ uint32_t plan_div_up(uint32_t a, uint32_t b)
     return a / b + (a % b != 0);
 }
 
+uint32_t plan_least_items(const struct plan_device *device, uint32_t pages)
+{
+    if (device->max_pages_per_item == 0 || pages <= device->max_pages_per_item)
+        return 1;
+    return plan_div_up(pages, device->max_pages_per_item);
+}
+
 uint32_t plan_row_units(const struct plan_request *request, uint32_t rows)
 {
     return plan_div_up(rows, request->device.rows_per_unit);

@@ -3,21 +3,21 @@
 
 #include <errno.h>
 
-static uint32_t tile_splits(uint32_t pages, uint32_t splits, uint32_t min_pages)
+static uint32_t tile_splits(const struct plan_work *w, uint32_t pages, uint32_t splits, uint32_t min_pages)
 {
-    uint32_t most = plan_div_up(pages, min_pages);
+    uint32_t most = plan_div_up(pages, min_pages), least = plan_least_items(&w->request->device, pages);
     if (splits > most)
         splits = most;
-    return splits < 1 ? 1 : splits;
+    return splits < least ? least : splits;
 }
 
 uint64_t plan_uniform_rows(const struct plan_work *w, uint32_t splits, uint32_t min_pages)
 {
     uint64_t rows = 0;
-    if (splits < 2)
+    if (splits < 2 && w->request->device.max_pages_per_item == 0)
         return 0;
     for (uint32_t i = 0; i < w->n_set; i++) {
-        uint32_t n = tile_splits(plan_entry_pages(w->set[i]), splits, min_pages);
+        uint32_t n = tile_splits(w, plan_entry_pages(w->set[i]), splits, min_pages);
         if (n > 1)
             rows += (uint64_t)n * w->plan->tiles[plan_entry_tile(w->set[i])].rows;
     }
@@ -33,7 +33,7 @@ void plan_uniform_try(struct plan_work *w, struct plan_cut *cut)
         uint32_t pages = plan_entry_pages(w->set[i]);
         uint32_t tile = plan_entry_tile(w->set[i]);
         uint32_t units = plan_tile_units(w, tile);
-        uint32_t n = cut->splits < 2 ? 1 : tile_splits(pages, cut->splits, cut->min_pages);
+        uint32_t n = tile_splits(w, pages, cut->splits, cut->min_pages);
         uint64_t fixed_ns = n > 1 ? w->split_ns : w->whole_ns;
         uint32_t longer = pages % n; /* so many items have a page more; they come first */
         for (uint32_t k = 0; k < n; k++) {
@@ -53,7 +53,7 @@ int plan_uniform_emit(struct plan_work *w, const struct plan_cut *cut)
     plan_order_set(w, PLAN_ORDER_LONGEST);
     for (uint32_t i = 0; i < w->n_set; i++) {
         uint32_t pages = plan_entry_pages(w->set[i]);
-        uint32_t n = tile_splits(pages, cut->splits, cut->min_pages);
+        uint32_t n = tile_splits(w, pages, cut->splits, cut->min_pages);
         uint32_t begin = 0;
         for (uint32_t k = 0; k < n; k++) {
             uint32_t end = begin + pages / n + (k < pages % n);
@@ -77,7 +77,7 @@ void plan_seed_choose(struct plan_work *w, const struct plan_cut *unsplit, struc
         splits = (uint32_t)(2 * (uint64_t)device->resident_units / need);
     /* Most splits that the workspace holds: rows grow with splits. */
     uint32_t low = 1;
-    while (plan_uniform_rows(w, splits, device->min_pages_per_split) > w->rows_max) {
+    while (splits > 1 && plan_uniform_rows(w, splits, device->min_pages_per_split) > w->rows_max) {
         uint32_t high = splits - 1;
         while (low < high) {
             uint32_t middle = low + (high - low + 1) / 2;

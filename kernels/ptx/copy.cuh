@@ -31,7 +31,7 @@ __device__ __forceinline__ void cp_async_commit()
 /* All of this thread's copies have arrived. */
 __device__ __forceinline__ void cp_async_wait_all()
 {
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
 __device__ __forceinline__ void prefetch_l2(const void *p)

@@ -180,18 +180,19 @@ extern "C" __global__ void __launch_bounds__(160, 6) mla_reduce(const __grid_con
     uint32_t row = blockIdx.y;
     if (row >= reduce.rows)
         return;
-    if (threadIdx.x >= kAdders) {
+    bool adds = threadIdx.x < kAdders;
+    float4 o = make_float4(0, 0, 0, 0);
+    float lse = 0;
+    if (adds)
+        lse = reduce_row(Partials(launch, reduce, row), o);
+    else
         fetch_output(launch, reduce, to);
-        __syncthreads();
+    __syncthreads();
+    if (!adds || to.fault != 0)
         return;
-    }
-    for (bool first = true; row < reduce.rows; row += gridDim.y, first = false) {
-        float4 o;
-        float lse = reduce_row(Partials(launch, reduce, row), o);
-        if (first)
-            __syncthreads();
-        if (to.fault != 0)
-            return;
+    write_row(to, row, o, lse);
+    for (row += gridDim.y; row < reduce.rows; row += gridDim.y) {
+        lse = reduce_row(Partials(launch, reduce, row), o);
         write_row(to, row, o, lse);
     }
 }

@@ -57,7 +57,7 @@ static void write_manifest(const char *directory, unsigned abi, unsigned min_cap
     snprintf(text, sizeof(text),
              "[x]\nabi = %u\narch = any\nmin_compute_capability = %u\nmax_compute_capability = 9999\n"
              "decode_file = d.ptx\ndecode_entry = d\ndecode_threads = 256\ndecode_shared_bytes = 1024\n"
-             "tile_rows = 256\nrows_per_unit = 64\nctas_per_unit = 1\nmin_pages_per_split = 8\n"
+             "tile_rows = 256\nrows_per_unit = 64\nctas_per_unit = 1\nmin_pages_per_split = 8\nmax_pages_per_item = 0\n"
              "reduce_file = r.ptx\nreduce_entry = r\nreduce_threads = 128\nreduce_ctas_per_tile = 64\n"
              "launch_ns = 1\nfill_ns = 1\npage_ns = 1\ndrain_ns = 1\npartial_ns = 1\nreduce_launch_ns = 1\n"
              "reduce_bytes_per_us = 1\nreduce_fixed_ns = 1\n%s",

@@ -308,10 +308,10 @@ START_TEST(nothing_is_allocated_after_the_start)
     ck_assert_uint_eq(partial_bytes, rig.facts->workspace_bytes); /* an ordinary batch leaves all of it */
     ck_assert(launch_large(&rig, 1, 130));
     ck_assert(launch_large(&rig, 1500, 130));
-    ck_assert(launch_large(&rig, 10, 1u << 24));
+    ck_assert(launch_large(&rig, 1280, 131072));
     ck_assert(launch_large(&rig, 1500, 130));
     ck_assert_uint_eq(allocations(), before);
-    ck_assert(!launch_large(&rig, 60, 1u << 24));
+    ck_assert(!launch_large(&rig, 7680, 131072));
     rig_close(&rig);
     assert_nothing_open();
 }

@@ -216,10 +216,12 @@ START_TEST(workspace_cuts_less_but_well)
         shape.request.workspace_bytes_max = 12 * 256 * MLA_ABI_PARTIAL_ROW_BYTES;
         test_plan_make(&shape.request, &built);
         ck_assert_uint_eq(built.plan.n_items, 12);
-        uint64_t item_ns = 1000 + 500 + 1500 + 256 * 1086;
-        uint64_t reduce_ns = 700 + 3000 + 12 * 256 * MLA_ABI_PARTIAL_ROW_BYTES / 4000;
-        ck_assert_uint_ge(built.plan.predicted_ns, 5600 + item_ns + reduce_ns);
-        ck_assert_uint_le(built.plan.predicted_ns, (5600 + item_ns + reduce_ns) * 102 / 100);
+        const struct plan_costs *c = &shape.request.costs;
+        uint64_t item_ns = (uint64_t)c->fill_ns + c->drain_ns + c->partial_ns + (uint64_t)256 * c->page_ns;
+        uint64_t reduce_ns = (uint64_t)c->reduce_launch_ns + c->reduce_fixed_ns +
+                             (uint64_t)12 * 256 * MLA_ABI_PARTIAL_ROW_BYTES * 1000 / c->reduce_bytes_per_us;
+        ck_assert_uint_ge(built.plan.predicted_ns, c->launch_ns + item_ns + reduce_ns);
+        ck_assert_uint_le(built.plan.predicted_ns, (c->launch_ns + item_ns + reduce_ns) * 102 / 100);
         test_plan_free(&built);
     }
 }
@@ -267,15 +269,47 @@ START_TEST(one_and_a_half_waves_do_not_run_as_two)
     struct test_plan built;
     test_shape_make(&shape, "reference", 96, 16, 8, 65536, PLAN_UNSPLIT);
     test_plan_make(&shape.request, &built);
-    ck_assert_uint_eq(built.plan.predicted_ns, 5600 + 2 * (1000 + 500 + 1024 * 1086));
+    const struct plan_costs *c = &shape.request.costs;
+    ck_assert_uint_eq(built.plan.predicted_ns,
+                      c->launch_ns + 2 * ((uint64_t)c->fill_ns + c->drain_ns + (uint64_t)1024 * c->page_ns));
     test_plan_free(&built);
     for (int policy = PLAN_BALANCED; policy <= PLAN_AUTO; policy++) {
         shape.request.policy = (enum plan_policy)policy;
         test_plan_make(&shape.request, &built);
         ck_assert_uint_eq(built.plan.chosen, PLAN_BALANCED);
-        ck_assert_uint_lt(built.plan.predicted_ns, 1489500 * 1086 / 1000 * 103 / 100);
+        ck_assert_uint_lt(built.plan.predicted_ns, (uint64_t)1489500 * c->page_ns / 1000 * 103 / 100);
         ck_assert_uint_le(built.plan.n_items, 48 + 33);
         test_plan_free(&built);
+    }
+}
+END_TEST
+
+/* 2^24 keys are 262,144 pages: 128 items of 2,048, whatever is asked for, and 4 more pages make one more. */
+START_TEST(long_contexts_are_cut)
+{
+    struct test_shape shape;
+    struct test_plan built;
+    for (int policy = PLAN_SEED; policy <= PLAN_UNSPLIT; policy++) {
+        for (uint32_t splits = 0; splits <= 1; splits++) {
+            test_shape_make(&shape, "h200", 128, 40, 2, 131072, (enum plan_policy)policy);
+            shape.seqs[7].kv_len = 1u << 24;
+            shape.seqs[8].kv_len = 131072 + 4 * 64;
+            shape.request.device.max_pages_per_item = 2048;
+            shape.request.splits = splits;
+            test_plan_make(&shape.request, &built); /* and checks it */
+            ck_assert_uint_ge(built.plan.tiles[7].n_items, 128);
+            ck_assert_uint_ge(built.plan.tiles[8].n_items, 2);
+            if (splits == 1 || policy == PLAN_UNSPLIT) {
+                ck_assert_uint_eq(built.plan.tiles[7].n_items, 128);
+                ck_assert_uint_eq(built.plan.tiles[8].n_items, 2);
+                ck_assert_uint_eq(built.plan.tiles[9].n_items, 1);
+            }
+            ck_assert_uint_eq(plan_least_partial_bytes(&shape.request),
+                              (uint64_t)130 * 256 * MLA_ABI_PARTIAL_ROW_BYTES);
+            test_plan_free(&built);
+            shape.request.workspace_bytes_max = (uint64_t)130 * 256 * MLA_ABI_PARTIAL_ROW_BYTES - 1;
+            ck_assert_int_eq(build_result(&shape.request), -ENOSPC);
+        }
     }
 }
 END_TEST
@@ -355,6 +389,7 @@ MLA_SUITE(plan_build)
     tcase_add_test(tc, workspace_cuts_less_but_well);
     tcase_add_test(tc, forced_splits_and_invariant_jobs_need_their_workspace);
     tcase_add_test(tc, one_and_a_half_waves_do_not_run_as_two);
+    tcase_add_test(tc, long_contexts_are_cut);
     tcase_add_test(tc, workspace_grows_with_tiles_and_splits);
     tcase_add_test(tc, sixty_five_thousand_sequences);
     tcase_add_test(tc, presets);

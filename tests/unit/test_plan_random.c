@@ -10,6 +10,8 @@ START_TEST(every_plan_is_valid)
     for (int round = 0; round < 600; round++) {
         struct test_ragged ragged;
         test_ragged_make(&random, &ragged);
+        uint32_t cap = round % 3 == 0 ? ragged.request.device.min_pages_per_split + test_random_below(&random, 100) : 0;
+        ragged.request.device.max_pages_per_item = cap;
         for (int policy = PLAN_SEED; policy <= PLAN_UNSPLIT; policy++) {
             struct test_plan built;
             ragged.request.policy = (enum plan_policy)policy;
@@ -23,6 +25,8 @@ START_TEST(every_plan_is_valid)
         for (uint32_t t = 0; t < built.plan.n_tiles; t++) {
             uint32_t pages = built.plan.tiles[t].pages;
             uint32_t want = pages < ragged.request.splits ? pages : ragged.request.splits;
+            uint32_t least = cap != 0 ? (pages + cap - 1) / cap : 1;
+            want = want > least ? want : least;
             ck_assert_uint_eq(built.plan.tiles[t].n_items, want < 1 ? 1 : want);
         }
         test_plan_free(&built);

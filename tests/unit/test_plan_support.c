@@ -24,6 +24,7 @@ void test_shape_make(struct test_shape *shape, const char *preset, uint32_t head
         .n_seqs = batch,
     };
     ck_assert_int_eq(plan_device_preset(preset, &shape->request.device, &shape->request.costs), 0);
+    shape->request.device.max_pages_per_item = 0;
 }
 
 void test_shape_sms(struct test_shape *shape, uint32_t sms)
@@ -125,4 +126,5 @@ void test_ragged_make(struct test_random *random, struct test_ragged *out)
     if (out->request.device.resident_units < widest)
         out->request.device.resident_units = widest;
     out->request.device.min_pages_per_split = 1 + test_random_below(random, 16);
+    out->request.device.max_pages_per_item = 0;
 }
