@@ -13,9 +13,10 @@
 #define SEQS_MAX 32768u
 
 /* A kernel's unit of rows takes as long for one row as for all it has room for. So a GPU is kept busy with the least
- * memory by sequences of one row each: 11 KiB for a context of 131,072 keys, most of it the table; at 1.3 us a page and
- * 66 units at a time, 15,000 of them take the fastest kernel 600 ms. Longer contexts would be cut, and need memory for
- * the pieces' results. A processor of the fake driver computes what there is: it gets rows, and short contexts. */
+ * memory by sequences of one row each: 11 KiB for a context of 131,072 keys, most of it the table. By the planner's
+ * cost model for the H200, 15,000 of them take 600 ms. Longer contexts would all be cut, and need memory for the
+ * results of the pieces. A processor of the fake driver computes no more than there is: it gets rows, and short
+ * contexts. */
 static uint32_t heads(void)
 {
     return gpu_is_fake() ? 16 : 1;
