@@ -84,7 +84,7 @@ enum mla_status mla_template_open(struct mla_client *client, const struct mla_de
     else
         status = mlac_fail(client, MLA_OUT_OF_MEMORY, NULL, "no memory for a template");
     free(requests);
-    if (status != MLA_OK) {
+    if (!t || status != MLA_OK) {
         free(t);
         return status;
     }

@@ -234,8 +234,9 @@ static double worst_error(const struct host *host)
     double worst = 0.0;
     for (int i = 0; i < SEQS * HEADS * V_DIM; i++)
         worst = fmax(worst, fabs(host->o[i] - 1.0));
-    for (int i = 0; i < SEQS * HEADS; i++)
-        worst = fmax(worst, fabs(host->lse[i] - log(host->kv_len[i / HEADS])));
+    for (int s = 0; s < SEQS; s++)
+        for (int h = 0; h < HEADS; h++)
+            worst = fmax(worst, fabs(host->lse[s * HEADS + h] - log(host->kv_len[s])));
     return worst;
 }
 
@@ -293,12 +294,12 @@ int main(int argc, char **argv)
     must(client, mla_cuda_region_register(client, memory, ALL_BYTES, MLA_ACCESS_READ_WRITE, "step", TIMEOUT, &region),
          "register");
     mla_cache_id cache = define(client, region);
-    must(client, mla_sync_create(client, 2 * LAYERS, TIMEOUT, &sync), "sync page");
+    must(client, mla_sync_create(client, (size_t)2 * LAYERS, TIMEOUT, &sync), "sync page");
     must(client, mla_cuda_sync_attach(client, sync, &words), "attach");
     struct mla_template *tmpl = open_template(client, sync, region, cache);
     CUgraphExec exec = capture(client, words, memory, host, stream);
 
-    bool good = replay_all(tmpl, exec, host, stream, argc > 2 ? atoi(argv[2]) : 100);
+    bool good = replay_all(tmpl, exec, host, stream, argc > 2 ? (int)strtol(argv[2], NULL, 10) : 100);
 
     must_cuda(cu.cuGraphExecDestroy(exec), "cuGraphExecDestroy");
     must(client, mla_template_close(tmpl, TIMEOUT), "close template");

@@ -32,11 +32,9 @@ void job_free(struct app *app, struct app_job *job)
 
 void job_pool_free(struct app *app)
 {
-    while (!list_empty(&app->free_jobs)) {
-        struct app_job *job = list_entry(app->free_jobs.next, struct app_job, in_bucket);
-        list_del(&job->in_bucket);
-        free(job);
-    }
+    list_for_each_safe (node, &app->free_jobs)
+        free(list_entry(node, struct app_job, in_bucket));
+    list_init(&app->free_jobs);
     app->n_free_jobs = 0;
 }
 

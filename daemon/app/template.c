@@ -243,16 +243,17 @@ static int compare_words(const void *a, const void *b)
 /* Layers run one after the other, each on words of its own. */
 static int words_apart(const struct app_template *t, struct mla_error *err)
 {
-    uint64_t **words = malloc(2 * t->n_layers * sizeof(uint64_t *));
+    const size_t n_words = 2 * (size_t)t->n_layers;
+    uint64_t **words = malloc(n_words * sizeof(uint64_t *));
     if (words == NULL)
         return no_memory(err);
-    for (uint32_t i = 0; i < t->n_layers; i++) {
+    for (size_t i = 0; i < t->n_layers; i++) {
         words[2 * i] = t->layers[i].ready;
         words[2 * i + 1] = t->layers[i].done;
     }
-    qsort(words, 2 * t->n_layers, sizeof(uint64_t *), compare_words);
+    qsort(words, n_words, sizeof(uint64_t *), compare_words);
     int r = 0;
-    for (uint32_t i = 1; r == 0 && i < 2 * t->n_layers; i++)
+    for (size_t i = 1; r == 0 && i < n_words; i++)
         if (words[i] == words[i - 1])
             r = refuse(err, MLA_OVERLAP, "layers", 0, 0, "two layers name the same word");
     free(words);
