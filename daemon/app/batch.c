@@ -165,9 +165,7 @@ int batch_cost(struct app *app, struct app_job *job, struct mla_error *err)
         return (int)err->code;
     }
     weigh(app, &request, job);
-    uint64_t partials = plan_least_partial_bytes(&request);
-    if (job->sched.n_parts > 1) /* parts weigh alike, but for a tile */
-        partials = partials / job->sched.n_parts * 2;
+    uint64_t partials = plan_least_partial_bytes(&request, batch_part_max_ns(app));
     if (partials > request.workspace_bytes_max) {
         mla_error_set(err, MLA_TOO_LARGE, "table_set",
                       "the partial results of the job's contexts do not fit the workspace");

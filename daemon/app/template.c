@@ -167,16 +167,21 @@ static void describe(struct app_template *t, uint32_t entries_per_seq)
 
 static int fits_device(struct app_template *t, struct mla_error *err)
 {
-    const struct be_facts *facts = be_facts(&t->client->app->be);
+    const struct app *app = t->client->app;
+    const struct be_facts *facts = be_facts(&app->be);
     struct plan_capacity capacity;
-    uint64_t ignored;
+    uint64_t most;
     if (plan_bound(&t->step.plan, &capacity) != 0)
         return refuse(err, MLA_TOO_LARGE, "table_set", 0, 0, "a layer cannot be planned");
-    if (be_workspace_for(&t->client->app->be, &t->step.plan, &ignored) == 0)
+    if (be_workspace_for(&app->be, &t->step.plan, &most) != 0)
+        return refuse(err, MLA_TOO_LARGE, "table_set", be_scratch_bytes(&app->be, &t->step.plan),
+                      facts->workspace_bytes + facts->scratch_bytes,
+                      "a layer's records and page tables do not fit the workspace");
+    uint64_t partials = plan_least_partial_bytes(&t->step.plan, batch_part_max_ns(app));
+    if (partials <= most)
         return 0;
-    return refuse(err, MLA_TOO_LARGE, "table_set", be_scratch_bytes(&t->client->app->be, &t->step.plan),
-                  facts->workspace_bytes + facts->scratch_bytes,
-                  "a layer's records and page tables do not fit the workspace");
+    return refuse(err, MLA_TOO_LARGE, "table_set", partials, most,
+                  "the partial results of a layer's contexts do not fit the workspace");
 }
 
 /* No launch is to be longer than others may have to wait. */

@@ -6,8 +6,9 @@ struct walk {
     uint64_t load_max; /* of a part, nanoseconds of one unit */
     uint64_t load;     /* of the part so far */
     uint64_t total;
-    uint64_t row;   /* of the job */
-    uint64_t first; /* row of the part */
+    uint64_t row;                     /* of the job */
+    uint64_t first;                   /* row of the part */
+    uint64_t partials, most_partials; /* rows of partials that the part has at least, and the most of any part */
     uint32_t part;
     uint32_t wanted; /* part to stop behind */
 };
@@ -23,11 +24,14 @@ static bool next_tile(struct walk *w, uint32_t rows, uint32_t pages)
             return true;
         w->part++;
         w->first = w->row;
-        w->load = 0;
+        w->load = w->partials = 0;
     }
     w->load += ns;
     w->total += ns;
     w->row += rows;
+    uint32_t items = plan_least_items(&w->request->device, pages);
+    w->partials += items > 1 ? (uint64_t)items * rows : 0;
+    w->most_partials = w->partials > w->most_partials ? w->partials : w->most_partials;
     return false;
 }
 
@@ -71,14 +75,10 @@ void plan_part_rows(const struct plan_request *request, uint64_t part_max_ns, ui
     *n_rows = more ? w.row - w.first : 0;
 }
 
-uint64_t plan_least_partial_bytes(const struct plan_request *request)
+uint64_t plan_least_partial_bytes(const struct plan_request *request, uint64_t part_max_ns)
 {
-    uint64_t rows = 0;
-    for (uint32_t s = 0; s < request->n_seqs; s++) {
-        uint32_t pages = plan_div_up(request->seqs[s].kv_len, MLA_ABI_PAGE_TOKENS);
-        uint32_t items = plan_least_items(&request->device, pages);
-        if (items > 1)
-            rows += (uint64_t)request->seqs[s].q_len * request->heads * items;
-    }
+    struct walk w = {.request = request, .load_max = unit_ns(request, part_max_ns), .wanted = UINT32_MAX};
+    walk(&w);
+    uint64_t rows = w.most_partials;
     return rows > UINT64_MAX / MLA_ABI_PARTIAL_ROW_BYTES ? UINT64_MAX : rows * MLA_ABI_PARTIAL_ROW_BYTES;
 }

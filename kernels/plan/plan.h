@@ -148,9 +148,9 @@ uint32_t plan_parts(const struct plan_request *request, uint64_t part_max_ns, ui
 void plan_part_rows(const struct plan_request *request, uint64_t part_max_ns, uint32_t part, uint64_t *skip_rows,
                     uint64_t *n_rows);
 
-/* Partials that the request has whatever its policy, since some tiles are longer than max_pages_per_item; counted
- * without masks, so no less than what plan_build() needs for that. */
-uint64_t plan_least_partial_bytes(const struct plan_request *request);
+/* Partials that the request has whatever its policy, since some tiles are longer than max_pages_per_item: of that part
+ * of it (as plan_parts() cuts, UINT64_MAX: the whole) that has the most. Of a request as for plan_parts(). */
+uint64_t plan_least_partial_bytes(const struct plan_request *request, uint64_t part_max_ns);
 
 /* Rows [*first, *end) of a sequence that are in its job's part; before: rows of the job's sequences in front of it. */
 void plan_part_of_sequence(const struct plan_job *job, uint64_t before, uint32_t rows, uint32_t *first, uint32_t *end);

@@ -304,7 +304,7 @@ START_TEST(long_contexts_are_cut)
                 ck_assert_uint_eq(built.plan.tiles[8].n_items, 2);
                 ck_assert_uint_eq(built.plan.tiles[9].n_items, 1);
             }
-            ck_assert_uint_eq(plan_least_partial_bytes(&shape.request),
+            ck_assert_uint_eq(plan_least_partial_bytes(&shape.request, UINT64_MAX),
                               (uint64_t)130 * 256 * MLA_ABI_PARTIAL_ROW_BYTES);
             test_plan_free(&built);
             shape.request.workspace_bytes_max = (uint64_t)130 * 256 * MLA_ABI_PARTIAL_ROW_BYTES - 1;

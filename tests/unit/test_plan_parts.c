@@ -78,6 +78,43 @@ START_TEST(any_rows_of_a_job_can_be_planned)
 }
 END_TEST
 
+/* Where one sequence is far longer than the rest, its part has nearly all partials: the average of parts says little.
+ */
+START_TEST(partials_of_the_part_that_has_most)
+{
+    struct test_random random = {.state = 31};
+    uint32_t uneven = 0;
+    for (int round = 0; round < 300; round++) {
+        struct test_ragged ragged;
+        test_ragged_make(&random, &ragged);
+        struct plan_request request = ragged.request;
+        struct plan_job job = {.n_seqs = request.n_seqs, .mask = MLA_ABI_MASK_CAUSAL};
+        request.jobs = &job;
+        request.n_jobs = 1;
+        request.splits = 0;
+        request.policy = PLAN_UNSPLIT;
+        request.workspace_bytes_max = UINT64_MAX;
+        request.device.max_pages_per_item = request.device.min_pages_per_split;
+        uint64_t load_ns, most = 0, sum = 0, part_max_ns = UINT64_C(1) << test_random_below(&random, 28);
+        uint32_t n = plan_parts(&request, part_max_ns, &load_ns);
+        uint64_t told = plan_least_partial_bytes(&request, part_max_ns);
+        uint64_t whole = plan_least_partial_bytes(&request, UINT64_MAX);
+        for (uint32_t k = 0; k < n; k++) {
+            struct test_plan part;
+            plan_part_rows(&request, part_max_ns, k, &job.skip_rows, &job.n_rows);
+            test_plan_make(&request, &part);
+            sum += part.plan.workspace_bytes;
+            most = part.plan.workspace_bytes > most ? part.plan.workspace_bytes : most;
+            test_plan_free(&part);
+        }
+        ck_assert_uint_eq(told, most);
+        ck_assert_uint_eq(whole, sum);
+        uneven += most > sum / n * 2;
+    }
+    ck_assert_uint_gt(uneven, 0);
+}
+END_TEST
+
 /* A part launched by itself keeps to its bound by the model, with what a launch costs beside it. */
 START_TEST(a_part_is_predicted_within_its_bound)
 {
@@ -104,5 +141,6 @@ MLA_SUITE(plan_parts)
     TCase *tc = mla_tcase(suite, "parts");
     tcase_add_loop_test(tc, parts_cover_a_job_exactly_once, 0, 4);
     tcase_add_test(tc, any_rows_of_a_job_can_be_planned);
+    tcase_add_test(tc, partials_of_the_part_that_has_most);
     tcase_add_test(tc, a_part_is_predicted_within_its_bound);
 }
