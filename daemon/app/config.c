@@ -2,9 +2,12 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <ini.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "daemon/backend/backend.h"
 #include "daemon/sched/sched.h"
@@ -193,13 +196,32 @@ static int on_pair(void *user, const char *section, const char *name, const char
     return set_key(load->config, key, value, load->why, load->why_bytes) == 0;
 }
 
+/* A reload happens between requests, so nothing that may keep the reader waiting, or has no end, is a configuration. */
+static FILE *open_file(const char *path)
+{
+    struct stat is = {0}, null;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return NULL;
+    bool fine =
+        fstat(fd, &is) == 0 &&
+        (S_ISREG(is.st_mode) || (S_ISCHR(is.st_mode) && stat("/dev/null", &null) == 0 && null.st_rdev == is.st_rdev));
+    FILE *file = fine ? fdopen(fd, "r") : NULL;
+    if (file == NULL) {
+        int why = fine ? errno : EINVAL;
+        close(fd);
+        errno = why;
+    }
+    return file;
+}
+
 int config_load(struct app_config *config, const char *path, char *why, size_t why_bytes)
 {
     char inner[256] = "";
     struct load load = {.config = config, .why = inner, .why_bytes = sizeof(inner)};
-    load.file = fopen(path, "re");
+    load.file = open_file(path);
     if (load.file == NULL) {
-        snprintf(why, why_bytes, "%s: %s", path, strerror(errno));
+        snprintf(why, why_bytes, "%s: %s", path, errno == EINVAL ? "is no regular file" : strerror(errno));
         return -1;
     }
     int line = ini_parse_stream(read_line, &load, on_pair, &load);

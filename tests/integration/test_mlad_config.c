@@ -76,6 +76,15 @@ START_TEST(files)
     ck_assert_int_eq(MLAD("--config", "/nonexistent/mlad.conf", "--check-config"), 1);
     says("mlad: /nonexistent/mlad.conf: No such file or directory");
     ck_assert_int_eq(MLAD("--config", "/", "--check-config"), 1);
+    /* Of what does not end, or waits for a writer, nothing is read. */
+    ck_assert_int_eq(MLAD("--config", "/dev/zero", "--check-config"), 1);
+    says("mlad: /dev/zero: is no regular file");
+    file_of("");
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    ck_assert_int_eq(MLAD("--config", path, "--check-config"), 1);
+    says("is no regular file");
+    unlink(path);
 }
 END_TEST
 

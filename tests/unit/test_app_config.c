@@ -355,7 +355,7 @@ START_TEST(no_file)
 {
     /* A directory opens and does not read. */
     ck_assert_int_eq(config_load(&config, "/tmp", why, sizeof(why)), -1);
-    ck_assert_str_eq(why, "/tmp: cannot be read");
+    ck_assert_str_eq(why, "/tmp: is no regular file");
     ck_assert_int_eq(config_load(&config, "/tmp/mlad-config-that-is-not-there", why, sizeof(why)), -1);
     ck_assert_str_eq(why, "/tmp/mlad-config-that-is-not-there: No such file or directory");
 }
