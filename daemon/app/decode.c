@@ -94,7 +94,7 @@ static uint32_t plan_records(const struct app *app, const struct app_job *job)
 static enum mla_status admit(struct app_client *client, const struct net_request *request, struct mla_error *err)
 {
     const struct app_config *config = client->app->config;
-    if (job_find(client, request->request_id) != NULL)
+    if (job_find(client, request->request_id) != NULL || step_has_id(client, request->request_id))
         return mla_error_set(err, MLA_ALREADY_EXISTS, "request_id", "a request of that id is in flight");
     if (client->n_unanswered >= config->max_jobs_in_flight) {
         mla_error_set(err, MLA_QUOTA, NULL, "the client has as many jobs in flight as it may");

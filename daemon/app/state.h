@@ -368,6 +368,7 @@ void template_open(struct app_client *client, const struct net_request *request)
 void template_close(struct app_client *client, const struct net_request *request);
 void template_client_gone(struct app_client *client);
 void step_submit(struct app_client *client, const struct net_request *request);
+bool step_has_id(const struct app_client *client, uint64_t request_id); /* whether one in flight has it */
 /* False when no step in flight has that request id. */
 bool step_cancel(struct app_client *client, uint64_t request_id);
 void step_revoke_cache(struct app_client *client, const struct app_cache *cache);

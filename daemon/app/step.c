@@ -187,16 +187,27 @@ void step_end(struct app_template *t, enum mla_status code, uint64_t at_ns)
         send_end(t);
 }
 
+static struct app_template *in_flight(const struct app_client *client, uint64_t request_id)
+{
+    struct app_template *t, *next;
+    HASH_ITER (hh, client->templates, t, next) {
+        if (t->running && t->request_id == request_id)
+            return t;
+    }
+    return NULL;
+}
+
+bool step_has_id(const struct app_client *client, uint64_t request_id)
+{
+    return in_flight(client, request_id) != NULL;
+}
+
 bool step_cancel(struct app_client *client, uint64_t request_id)
 {
-    list_for_each (node, &client->app->steps) {
-        struct app_template *t = list_entry(node, struct app_template, in_app);
-        if (t->client != client || t->request_id != request_id)
-            continue;
+    struct app_template *t = in_flight(client, request_id);
+    if (t != NULL)
         step_end(t, MLA_CANCELLED, 0);
-        return true;
-    }
-    return false;
+    return t != NULL;
 }
 
 void step_revoke_cache(struct app_client *client, const struct app_cache *cache)
@@ -244,8 +255,7 @@ static int admit(struct app_client *client, uint64_t request_id, struct mla_erro
 {
     struct app *app = client->app;
     const struct app_config *config = app->config;
-    struct app_job *other = job_find(client, request_id);
-    if (other != NULL)
+    if (job_find(client, request_id) != NULL || step_has_id(client, request_id))
         return (int)mla_error_set(err, MLA_ALREADY_EXISTS, "request_id", "a request of that id is in flight");
     if (app->device_lost)
         return (int)mla_error_set(err, MLA_DEVICE_LOST, NULL, "%s", mla_status_text(MLA_DEVICE_LOST));

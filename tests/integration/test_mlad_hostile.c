@@ -58,6 +58,76 @@ static void ends_with(struct raw *r, enum mla_status code)
     raw_close(r);
 }
 
+/* ---- request ids ---- */
+
+static void send_step(const struct raw *r, uint64_t template_id, uint64_t request_id)
+{
+    struct mla_message m;
+    mla_message_init(&m, MLA_MSG_STEP);
+    m.step.template_id = template_id;
+    raw_send(r, &m, request_id, NULL, 0);
+}
+
+/* A decode of the page at 0 that starts with word `word` of the sync page and ends with the next one. */
+static struct mla_decode_request on_words(uint64_t region, uint64_t sync, uint64_t cache, uint64_t word)
+{
+    struct mla_message m;
+    mla_message_init(&m, MLA_MSG_DECODE);
+    struct mla_decode_request one = m.decode;
+    one.cache = cache;
+    one.table_set = 1;
+    one.heads = 1;
+    one.q = (struct mla_tensor){.present = true, .region = region, .offset = 1 << 16, .compact = true};
+    one.o = (struct mla_tensor){.present = true, .region = region, .offset = 1 << 17, .compact = true};
+    one.out_type = MLA_DTYPE_BF16;
+    one.mask = MLA_MASK_CAUSAL;
+    one.softmax_scale = 1.0f;
+    one.ready = (struct mla_ref){.present = true, .region = sync, .offset = word * MLA_WORD_BYTES};
+    one.done = (struct mla_ref){.present = true, .region = sync, .offset = (word + 1) * MLA_WORD_BYTES};
+    return one;
+}
+
+/* An id in flight is taken, whichever of steps and decodes has it: else CANCEL would reach one of them only. */
+START_TEST(ids_of_steps_in_flight)
+{
+    daemon_start(&d, NULL);
+    setup();
+    struct raw r;
+    uint64_t *words;
+    raw_open(&r, d.socket);
+    int fd = raw_memfd(1 << 20, NULL);
+    uint64_t region = raw_region(&r, fd, 1 << 20, MLA_ACCESS_READ_WRITE), sync = raw_sync(&r, &words);
+    uint64_t cache = raw_cache(&r, region, 1);
+    raw_tables(&r, 1, 1, 64);
+    for (uint64_t id = 1; id <= 2; id++) {
+        struct mla_message m;
+        struct mla_decode_request layer = on_words(region, sync, cache, 2 * id);
+        mla_message_init(&m, MLA_MSG_TEMPLATE_OPEN);
+        m.template_open.id = id;
+        m.template_open.layers = &layer;
+        m.template_open.n_layers = 1;
+        raw_expect(&r, &m, MLA_OK, NULL);
+    }
+    struct mla_message m;
+    send_step(&r, 1, 500);
+    send_step(&r, 2, 500);
+    ck_assert_int_eq(raw_wait(&r, 500)->step_reply.status.code, MLA_ALREADY_EXISTS);
+    mla_message_init(&m, MLA_MSG_DECODE);
+    m.decode = on_words(region, sync, cache, 8);
+    raw_send(&r, &m, 500, NULL, 0);
+    ck_assert_int_eq(raw_wait(&r, 500)->decode_reply.status.code, MLA_ALREADY_EXISTS);
+    mla_message_init(&m, MLA_MSG_CANCEL);
+    m.cancel.request_id = 500;
+    raw_send(&r, &m, 501, NULL, 0);
+    ck_assert_int_eq(raw_wait(&r, 500)->step_reply.status.code, MLA_CANCELLED);
+    raw_expect(&r, &m, MLA_NOT_FOUND, "request_id");
+    close(fd);
+    raw_close(&r);
+    good_is_fine();
+    teardown();
+}
+END_TEST
+
 /* ---- D6 ---- */
 
 START_TEST(d6_broken_streams)
@@ -395,6 +465,7 @@ END_TEST
 MLA_SUITE(mlad_hostile)
 {
     TCase *tc = mla_tcase_timeout(suite, "hostile", 60);
+    tcase_add_test(tc, ids_of_steps_in_flight);
     tcase_add_test(tc, d6_broken_streams);
     tcase_add_test(tc, d6_bad_bodies);
     tcase_add_test(tc, d6_flipped_bits);
