@@ -7,7 +7,7 @@
 static_assert(mla::sm90::smem::dynamic == MLA_SM90_SHARED_BYTES, "what the manifest says");
 #endif
 
-extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(512, 1)
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(mla::sm90::kThreads, 1)
     mla_decode_sm90(const __grid_constant__ mla_sm90_launch launch)
 {
     using namespace mla;
