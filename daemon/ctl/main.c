@@ -58,6 +58,8 @@ int ctl_fail(const struct ctl *ctl, const char *what)
     return e->status == MLA_DISCONNECTED || e->status == MLA_PENDING ? CTL_EXIT_CONNECT : CTL_EXIT_REFUSED;
 }
 
+#define INTERVAL_LEAST_US 10000u /* of top: it asks the daemon each time */
+
 /* Seconds with a fraction, to microseconds. */
 static int parse_seconds(const char *option, const char *text, uint64_t *us)
 {
@@ -142,6 +144,11 @@ static int parse(int argc, char **argv, struct ctl *ctl, const char **socket)
         case OPT_INTERVAL:
             if (parse_seconds("--interval", optarg, &ctl->interval_us) != 0)
                 return CTL_EXIT_USAGE;
+            if (ctl->interval_us < INTERVAL_LEAST_US) {
+                fprintf(stderr, "mlactl: --interval must be at least %g seconds, not \"%s\"\n",
+                        (double)INTERVAL_LEAST_US / 1e6, optarg);
+                return CTL_EXIT_USAGE;
+            }
             break;
         case OPT_ONCE:
             ctl->once = true;

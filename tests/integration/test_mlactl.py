@@ -78,7 +78,7 @@ def usage():
     none = "/nonexistent/socket"
     for arguments in ([], ["nonsense"], ["health", "again"], ["--nonsense", "health"], ["--timeout", "soon", "health"],
                       ["--timeout", "-1", "health"], ["--deadline", "nan", "drain"], ["plan"], ["evict"],
-                      ["evict", "client"], ["evict", "12", "34"], ["reload", "12"],
+                      ["evict", "client"], ["evict", "12", "34"], ["reload", "12"], ["top", "--interval", "0"],
                       ["plan", "--heads", "0", "--q-len", "1", "--kv-len", "1"],
                       ["plan", "--heads", "129", "--q-len", "1", "--kv-len", "1"],
                       ["plan", "--heads", "1", "--q-len", "1", "--kv-len", "1", "--policy", "best"]):

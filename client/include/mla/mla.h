@@ -123,7 +123,7 @@ struct mla_error_info {
     uint64_t index;              /* element of an array, or sequence */
     uint64_t value;              /* what was sent (errno with MLA_SYSTEM_ERROR) */
     uint64_t limit;              /* what would have been allowed */
-    uint64_t retry_after_us;     /* with OVERLOADED and QUOTA: when trying again makes sense */
+    uint64_t retry_after_us;     /* when trying again makes sense, with OVERLOADED and QUOTA; 0: not known */
     char text[MLA_ERROR_BYTES];
 };
 
