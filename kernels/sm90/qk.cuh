@@ -108,6 +108,7 @@ __device__ __forceinline__ uint32_t raise_references(uint32_t references, uint32
                                                      float (&reference)[2])
 {
     row_maxima(top);
+    __syncwarp(); /* all lanes of a row have read its reference */
     uint32_t changed = 0, at = place_of_row(references), to = place_of_row(factors);
 #pragma unroll
     for (int r = 0; r < 2; r++) {

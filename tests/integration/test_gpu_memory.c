@@ -86,11 +86,12 @@ END_TEST
 
 /* ---- the workspace ---- */
 
-/* Page ids of so many tokens do not fit 64 MiB, and the GPU takes no more memory for them. */
+/* Page ids of so many tokens do not fit the workspace, and the GPU takes no more memory for them. */
 static int too_many_tokens(struct peer *parent, void *arg)
 {
-    enum { SEQS = 80, TOKENS = 1 << 24 };
-    static uint32_t one[SEQS], most[SEQS];
+    enum { SEQS_MAX = 320, TOKENS = 1 << 24 }; /* a MiB of page ids each */
+    static uint32_t one[SEQS_MAX], most[SEQS_MAX];
+    const uint32_t n_seqs = gpu_is_fake() ? 80 : SEQS_MAX;
     struct worker_pool pool;
     struct worker_job job;
     struct mla_tables tables;
@@ -98,16 +99,16 @@ static int too_many_tokens(struct peer *parent, void *arg)
     (void)arg;
     worker_cuda_start();
     struct mla_client *client = worker_open(d.socket, "large");
-    worker_pool_new(client, &pool, SEQS * (TOKENS / 64) * sizeof(int32_t) / WORKER_PAGE_BYTES + 1, 3);
+    worker_pool_new(client, &pool, n_seqs * (TOKENS / 64) * sizeof(int32_t) / WORKER_PAGE_BYTES + 1, 3);
     worker_job_new(client, &job, pool.cache, pool.memory.addr, 8,
-                   &(struct worker_shape){.heads = 2, .q_len = {SEQS}, .kv_len = {400}, .seed = 5});
-    for (int i = 0; i < SEQS; i++) {
+                   &(struct worker_shape){.heads = 2, .q_len = {n_seqs}, .kv_len = {400}, .seed = 5});
+    for (uint32_t i = 0; i < n_seqs; i++) {
         one[i] = 1;
         most[i] = TOKENS;
     }
     mla_tables_init(&tables);
     tables.id = 7;
-    tables.n_seqs = SEQS;
+    tables.n_seqs = n_seqs;
     tables.q_len = one;
     tables.kv_len_max = most;
     worker_ok(client, mla_tables_put(client, &tables, WORKER_TIMEOUT_US));

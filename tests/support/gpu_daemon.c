@@ -162,6 +162,12 @@ static void at_exit(void)
         remove_files();
 }
 
+/* A long job of a real GPU takes 80 MiB for its page ids. */
+static const char *workspace(void)
+{
+    return gpu_is_fake() ? "device.workspace_bytes=64M" : "device.workspace_bytes=256M";
+}
+
 void gpu_daemon_start(struct daemon *d, const char *rules)
 {
     snprintf(files, sizeof(files), "/tmp/mlad-gpu-XXXXXX");
@@ -172,14 +178,14 @@ void gpu_daemon_start(struct daemon *d, const char *rules)
     if (gpu_is_fake())
         gpu_daemon_rules(rules);
     fake_environment(true);
-    daemon_start(d, "daemon.backend=cuda", "scheduler.max_launch_us=0", NULL);
+    daemon_start(d, "daemon.backend=cuda", "scheduler.max_launch_us=0", workspace(), NULL);
     fake_environment(false);
 }
 
 void gpu_daemon_start_again(struct daemon *d)
 {
     fake_environment(true);
-    daemon_start_again(d, "daemon.backend=cuda", "scheduler.max_launch_us=0", NULL);
+    daemon_start_again(d, "daemon.backend=cuda", "scheduler.max_launch_us=0", workspace(), NULL);
     fake_environment(false);
 }
 
