@@ -193,6 +193,7 @@ struct mla_publish_cache_request {
     const char *name;
     const uint32_t *gids;
     size_t n_gids;
+    uint64_t tag;
 };
 
 struct mla_publish_cache_reply {
@@ -213,6 +214,7 @@ struct mla_attach_cache_reply {
     uint32_t planes;
     uint32_t tokens_per_entry;
     enum mla_cache_layout layout;
+    uint64_t tag;
 };
 
 struct mla_detach_cache_request {

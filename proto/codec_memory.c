@@ -178,6 +178,7 @@ static const struct mla_field publish_cache_request_fields[] = {
     MLA_X(cache, MLA_F_REQUIRED),
     MLA_TEXT_X(name, MLA_F_REQUIRED | MLA_F_NAME, MLA_MAX_NAME_BYTES),
     MLA_N_X(gids, 0, .count_max = MLA_MAX_GIDS),
+    MLA_X(tag, 0),
 };
 #undef T
 MLA_BODY_OF(publish_cache_request, NULL);
@@ -200,6 +201,7 @@ static const struct mla_field attach_cache_reply_fields[] = {
     MLA_X(planes, 0),
     MLA_X(tokens_per_entry, 0),
     MLA_ENUM_X(layout, 0, MLA_CACHE_E4M3_512_BF16_64_SCALED),
+    MLA_X(tag, 0),
 };
 #undef T
 MLA_BODY_OF(attach_cache_reply, NULL);

@@ -199,6 +199,7 @@ static void attach(struct app_client *client, uint64_t request_id, struct app_ca
     reply.attach_cache_reply.planes = cache->n_planes;
     reply.attach_cache_reply.tokens_per_entry = cache->tokens_per_entry;
     reply.attach_cache_reply.layout = cache->layout;
+    reply.attach_cache_reply.tag = cache->tag;
     app_reply(client, MLA_MSG_ATTACH_CACHE, request_id, &reply);
 }
 
@@ -227,6 +228,7 @@ void cache_publish(struct app_client *client, const struct net_request *request)
         if (r->n_gids > 0)
             memcpy(cache->gids, r->gids, r->n_gids * sizeof(uint32_t));
         cache->n_gids = r->n_gids;
+        cache->tag = r->tag;
         list_push_back(&app->published, &cache->in_published);
         app_reply_status(client, MLA_MSG_PUBLISH_CACHE, request->request_id, NULL);
         list_for_each_safe (node, &app->attach_waits) {

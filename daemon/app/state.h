@@ -119,6 +119,7 @@ struct app_cache {
     char name[MLA_MAX_NAME_BYTES + 1];
     uint32_t gids[MLA_MAX_GIDS];
     size_t n_gids;
+    uint64_t tag; /* the owner's name for what the pages hold */
     struct list attachments; /* app_attachment.in_cache */
     uint32_t n_attachments;
     bool answer; /* DROP_CACHE waits for the last job */

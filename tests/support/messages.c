@@ -172,6 +172,7 @@ static void reply_full(struct mla_message *m)
         m->attach_cache_reply.planes = 61;
         m->attach_cache_reply.tokens_per_entry = 128;
         m->attach_cache_reply.layout = MLA_CACHE_E4M3_576;
+        m->attach_cache_reply.tag = UINT64_MAX;
         break;
     case MLA_MSG_DECODE:
         m->decode_reply.faults = faults;
@@ -259,7 +260,8 @@ void mla_sample_full(uint16_t type, struct mla_message *m)
                                                             .label = "kv"};
         break;
     case MLA_MSG_PUBLISH_CACHE:
-        m->publish_cache = (struct mla_publish_cache_request){.cache = 1, .name = "Main_1.-", ARRAY(gids, gids)};
+        m->publish_cache =
+            (struct mla_publish_cache_request){.cache = 1, .name = "Main_1.-", ARRAY(gids, gids), .tag = 7};
         break;
     case MLA_MSG_ATTACH_CACHE:
         m->attach_cache =
