@@ -111,6 +111,15 @@ static int parse_number(const char *text, int base, bool suffix, uint64_t *out)
     return 0;
 }
 
+/* Whether a file can say it: without characters that end a line, or that begin a remark there. */
+static bool is_line_text(const char *value)
+{
+    for (const char *p = value; *p != '\0'; p++)
+        if ((iscntrl((unsigned char)*p) && *p != '\t') || (*p == ';' && (p == value || isspace((unsigned char)p[-1]))))
+            return false;
+    return true;
+}
+
 static int set_key(struct app_config *config, const struct key *key, const char *value, char *why, size_t why_bytes)
 {
     char *at = (char *)config + key->at;
@@ -119,6 +128,11 @@ static int set_key(struct app_config *config, const struct key *key, const char 
         if (n < key->min || n > key->max || n >= CONFIG_TEXT_BYTES) {
             snprintf(why, why_bytes, "%s.%s must have %llu to %llu characters", key->section, key->name,
                      (unsigned long long)key->min, (unsigned long long)key->max);
+            return -1;
+        }
+        if (!is_line_text(value)) {
+            snprintf(why, why_bytes, "%s.%s: no control characters, and no ; at its begin or behind a blank",
+                     key->section, key->name);
             return -1;
         }
         memcpy(at, value, n + 1);

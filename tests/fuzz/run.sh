@@ -3,8 +3,9 @@
 #   tests/fuzz/run.sh [-t SECONDS] [-b BUILD] [-r RESULTS] [-k KEEP] [TARGET ...]
 # SECONDS per target, 60 if not given; TARGET fuzz_frame, ...: all of tests/fuzz/corpus if not given. The tree is
 # configured and the target built in BUILD (build/fuzz) with clang, libFuzzer, AddressSanitizer and
-# UndefinedBehaviorSanitizer, without CUDA; what the tests' seeds grow into goes to KEEP/TARGET (build/fuzz-found) and is
-# where the next run starts, beside the seeds. RESULTS (build/fuzz-results) gets TARGET.txt, one "name value" a line:
+# UndefinedBehaviorSanitizer, without backends (clang 14 makes no clones of functions that other files call). What the
+# seeds grow into goes to KEEP/TARGET (build/fuzz-found) and is where the next run starts, beside the seeds. RESULTS
+# (build/fuzz-results) gets TARGET.txt, one "name value" a line:
 #   commit, changed (files that differ from it), clang, seconds asked, wall_seconds, cpu_seconds, executions, coverage
 #   (edges reached) of (edges there are), features, corpus and its bytes, rss_mb, finds (inputs that crashed, leaked, took
 #   over 5 s or over 2 GB), and for each its file, which lies in KEEP/TARGET.finds.
@@ -31,8 +32,11 @@ mkdir -p "$results" "$keep" || exit 2
 found=0
 for target in "${targets[@]}"; do
   log=$keep/$target.log
-  { CC=clang cmake --preset dev -B "$build" -DMLAD_FUZZ=ON -DMLAD_CUDA=OFF && cmake --build "$build" --parallel 2 --target "$target"; } \
-    >"$log" 2>&1 || { tail -n 30 "$log" >&2; exit 2; }
+  # One build at a time, also where two of these run side by side.
+  {
+    flock 9 && CC=clang cmake --preset dev -B "$build" -DMLAD_FUZZ=ON -DMLAD_CUDA=OFF -DMLAD_CPU_BACKEND=OFF &&
+      cmake --build "$build" --parallel 2 --target "$target"
+  } 9>"$build.lock" >"$log" 2>&1 || { tail -n 30 "$log" >&2; exit 2; }
   mkdir -p "$keep/$target" "$keep/$target.finds"
   # A copy: the build may change while it runs.
   cp "$build/tests/fuzz/$target" "$keep/$target.program" || exit 2
@@ -40,9 +44,11 @@ for target in "${targets[@]}"; do
   commit=$(git rev-parse --short HEAD 2>/dev/null || echo none)
   changed=$(git status --porcelain -- proto kernels/plan kernels/abi daemon client tests/fuzz tests/scenario tests/support 2>/dev/null | wc -l)
   begin=$(date +%s)
+  dictionary=()
+  [ ! -f "tests/fuzz/dictionaries/$target" ] || dictionary=("-dict=tests/fuzz/dictionaries/$target")
   TIMEFORMAT='cpu %U %S'
   { time UBSAN_OPTIONS=print_stacktrace=1 "$keep/$target.program" -max_total_time="$seconds" -print_final_stats=1 \
-    -timeout=5 -rss_limit_mb=2048 -max_len=65536 -use_value_profile=1 -artifact_prefix="$keep/$target.finds/" \
+    -timeout=5 -rss_limit_mb=2048 -max_len=65536 -use_value_profile=1 "${dictionary[@]}" -artifact_prefix="$keep/$target.finds/" \
     "$keep/$target" "tests/fuzz/corpus/$target"; } >"$log" 2>&1
   status=$?
   wall=$(($(date +%s) - begin))

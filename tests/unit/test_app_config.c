@@ -288,6 +288,12 @@ static const struct {
     {"limit.max_clients=5", "unknown key limit.max_clients"},
     {"Limits.max_clients=5", "unknown key Limits.max_clients"},
     {".=", "unknown key ."},
+    /* what no line of a file could say */
+    {"access.users=;", "access.users: no control characters, and no ; at its begin or behind a blank"},
+    {"access.users=a ;b", "access.users: no control characters, and no ; at its begin or behind a blank"},
+    {"access.users=a\t;b", "access.users: no control characters, and no ; at its begin or behind a blank"},
+    {"daemon.socket=/tmp/a\nb", "daemon.socket: no control characters, and no ; at its begin or behind a blank"},
+    {"daemon.socket=/tmp/\x7f", "daemon.socket: no control characters, and no ; at its begin or behind a blank"},
 };
 
 START_TEST(bad_assignment)
@@ -334,6 +340,7 @@ static const struct {
     {"max_clients = 5\n", 1, "\"max_clients\" stands before any [section]"},
     {"[daemon]\nsocket /tmp/s\n", 2, "not \"key = value\" in a [section]"},
     {"[daemon\nsocket = /tmp/s\n", 1, "not \"key = value\" in a [section]"},
+    {"[access]\nusers =; nobody\n", 2, "access.users: no control characters, and no ; at its begin or behind a blank"},
     {"[daemon]\nsocket_mode = 0999\n", 2, "daemon.socket_mode: \"0999\" is not an octal number"},
     /* the first of several */
     {"[limits]\nmax_regions = 0\nmax_caches = 0\nnonsense = 1\n", 2, "limits.max_regions must be 1 to 1048576"},
