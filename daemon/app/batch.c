@@ -224,7 +224,8 @@ static bool make_records(struct app *app, struct app_batch *b, struct app_job *c
                               .n_jobs = n_jobs,
                               .n_seqs = n_seqs,
                               .done = b->done,
-                              .n_done = n_done};
+                              .n_done = n_done,
+                              .gap_ns = BE_GAP_UNKNOWN};
     return true;
 }
 
@@ -261,6 +262,7 @@ void batch_stage(struct app *app, struct sched_batch *batch, uint32_t generation
     uint32_t n_jobs = 0;
     uint64_t n_seqs = 0;
     int r = grow_host(&b->members, &b->members_cap, batch->n_jobs, sizeof(*b->members)) ? 0 : -ENOMEM;
+    b->staged_ns = mla_now_ns();
     app->metrics.stages++;
     list_for_each (node, &batch->jobs) {
         if (r == 0)
@@ -331,19 +333,21 @@ static void on_launch_event(struct app *app, struct app_request *request, const 
 {
     struct app_batch *b = request->owner;
     if (event->kind == BE_SUBMITTED) {
-        app_event(app, (struct sched_event){.kind = SCHED_SUBMITTED, .batch = b->sched});
+        app_event(app, (struct sched_event){.kind = SCHED_SUBMITTED, .batch = b->sched, .at_ns = b->be.submitted_ns});
         return;
     }
-    metrics_launch_end(&app->metrics, b->followed, b->be.started_ns, b->be.ended_ns, b->plan.predicted_ns);
+    b->heard_ns = mla_now_ns();
+    metrics_launch_end(&app->metrics, b->be.gap_ns, b->be.started_ns, b->be.ended_ns, b->plan.predicted_ns);
     collect_faults(app, b);
-    app_event(app, (struct sched_event){.kind = SCHED_BATCH_DONE, .batch = b->sched, .code = MLA_OK});
+    app_event(app, (struct sched_event){
+                       .kind = SCHED_BATCH_DONE, .batch = b->sched, .code = MLA_OK, .at_ns = b->be.ended_ns});
 }
 
 void batch_launch(struct app *app, struct sched_batch *batch)
 {
     struct app_batch *b = batch->user;
     count(app, b);
-    b->followed = metrics_launch_begin(&app->metrics);
+    b->launched_ns = mla_now_ns();
     share_out(b);
     b->request.be = (struct be_request){.op = BE_LAUNCH, .batch = &b->be};
     b->request.done = on_launch_event;

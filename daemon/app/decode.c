@@ -126,6 +126,7 @@ void decode_submit(struct app_client *client, const struct net_request *request)
     const struct mla_decode_request *d = &request->message->decode;
     struct mla_error err = {0};
     struct app_job *job = NULL;
+    uint64_t came_ns = mla_now_ns();
     if (admit(client, request, &err) != MLA_OK)
         goto refused;
     job = job_new(app);
@@ -138,6 +139,7 @@ void decode_submit(struct app_client *client, const struct net_request *request)
         goto refused;
     job->client = client;
     job->request_id = request->request_id;
+    job->came_ns = came_ns;
     job->watch.owner = job->unwatch.owner = job->abort.owner = job;
     job->sched.peer = &client->sched;
     job->sched.pins = job->pins;
@@ -295,6 +297,19 @@ static void describe(const struct app *app, const struct app_job *job, struct ml
     }
 }
 
+/* Where its time went, of a job that had no ready word to wait for and ran in one launch. */
+static void observe_stages(struct app *app, const struct app_job *job)
+{
+    const struct sched_job *s = &job->sched;
+    const struct app_batch *b = s->batch == NULL ? NULL : s->batch->user;
+    if (b == NULL || s->code != MLA_OK || s->has_ready || s->n_parts > 1)
+        return;
+    const uint64_t points_ns[METRICS_STAGES + 1] = {job->came_ns,   s->received_ns, b->staged_ns,
+                                                    b->launched_ns, b->be.taken_ns, b->be.submitted_ns,
+                                                    b->be.ended_ns, b->heard_ns,    mla_now_ns()};
+    metrics_observe_stages(&app->metrics, points_ns);
+}
+
 static void send_reply(struct app *app, struct app_job *job)
 {
     const struct sched_job *s = &job->sched;
@@ -324,6 +339,7 @@ static void send_reply(struct app *app, struct app_job *job)
     job->client->jobs_answered++;
     job->client->n_unanswered--;
     app_reply(job->client, MLA_MSG_DECODE, job->request_id, &reply);
+    observe_stages(app, job);
     job->answered = true;
     job_maybe_free(app, job);
 }

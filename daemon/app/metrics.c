@@ -22,6 +22,11 @@ static const struct {
     MLA_STATUS_LIST(ROW)
 #undef ROW
 };
+static const char *const stages[METRICS_STAGES] = {
+#define ROW(name) #name,
+    METRICS_STAGE_LIST(ROW)
+#undef ROW
+};
 #define N_TYPES (sizeof(request_types) / sizeof(request_types[0]))
 #define N_CODES (sizeof(codes) / sizeof(codes[0]))
 /* Codes above are the client library's own. */
@@ -112,22 +117,25 @@ void metrics_observe_job_us(struct metrics_histogram *h, uint64_t us)
     observe(h, job_time_bounds, N_JOB_TIME_BOUNDS, (double)us * 1e-6);
 }
 
-bool metrics_launch_begin(struct metrics *m)
-{
-    return m->launches_running++ > 0;
-}
-
-void metrics_launch_end(struct metrics *m, bool followed, uint64_t started_ns, uint64_t ended_ns, uint64_t predicted_ns)
+void metrics_launch_end(struct metrics *m, uint64_t gap_ns, uint64_t started_ns, uint64_t ended_ns,
+                        uint64_t predicted_ns)
 {
     uint64_t took = ended_ns - started_ns;
-    if (followed)
-        observe(&m->gap_seconds, gap_bounds, N_GAP_BOUNDS,
-                started_ns > m->launch_ended_ns ? (double)(started_ns - m->launch_ended_ns) * 1e-9 : 0);
+    if (gap_ns != UINT64_MAX)
+        observe(&m->gap_seconds, gap_bounds, N_GAP_BOUNDS, (double)gap_ns * 1e-9);
     if (predicted_ns > 0)
         observe(&m->prediction_ratio, ratio_bounds, N_RATIO_BOUNDS, (double)took / (double)predicted_ns);
     m->launch_ns += took;
-    m->launch_ended_ns = ended_ns;
-    m->launches_running--;
+}
+
+void metrics_observe_stages(struct metrics *m, const uint64_t *points_ns)
+{
+    for (size_t i = 0; i < METRICS_STAGES; i++)
+        if (points_ns[i] == 0 || points_ns[i + 1] < points_ns[i])
+            return;
+    for (size_t i = 0; i < METRICS_STAGES; i++)
+        m->stage_ns[i] += points_ns[i + 1] - points_ns[i];
+    m->stage_jobs++;
 }
 
 /* ---- rendering ---- */
@@ -239,8 +247,14 @@ static void render_work(struct out *o, const struct metrics *m)
     histogram(o, "mlad_prediction_ratio", "What a launch took, over what the cost model predicted.",
               &m->prediction_ratio, ratio_bounds, N_RATIO_BOUNDS);
     histogram(o, "mlad_batch_gap_seconds",
-              "Between two launches, the second of which was queued before the first ended.", &m->gap_seconds,
-              gap_bounds, N_GAP_BOUNDS);
+              "Between two launches, the second of which was queued before the first ended, by the device's clock; of "
+              "a sample.",
+              &m->gap_seconds, gap_bounds, N_GAP_BOUNDS);
+    family(o, "mlad_job_stage_seconds_total", MLA_METRIC_COUNTER,
+           "Time that jobs took to each point of their way, from the one before.", METRICS_STAGES);
+    for (size_t i = 0; i < METRICS_STAGES; i++)
+        sample(o, "", (double)m->stage_ns[i] * 1e-9, "until=\"%s\"", stages[i]);
+    single(o, "mlad_job_stage_jobs_total", MLA_METRIC_COUNTER, "Jobs that those times are of.", m->stage_jobs);
     seconds(o, "mlad_launch_seconds_total", "Time in which launches of jobs ran.", m->launch_ns);
     seconds(o, "mlad_step_run_seconds_total", "Time in which layers of steps ran, each step's for itself.",
             m->step_run_ns);

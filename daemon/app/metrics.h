@@ -19,6 +19,24 @@ struct metrics_histogram {
     double sum;
 };
 
+/* A job's way, for jobs of one part that ended well: METRICS_STAGE_x is what came before that point. */
+#define METRICS_STAGE_LIST(X)                                                                                          \
+    X(checked) /* its frame was taken from the socket; until the scheduler has it */                                   \
+    X(staged)  /* until its batch was formed */                                                                        \
+    X(planned)                                                                                                         \
+    X(taken)     /* until the device thread began with it */                                                           \
+    X(submitted) /* until the device had all of it */                                                                  \
+    X(ended)     /* until its end was seen */                                                                          \
+    X(heard)     /* until the loop heard of it */                                                                      \
+    X(answered)  /* until its reply was ready to be sent */
+
+enum metrics_stage {
+#define METRICS_STAGE(name) METRICS_STAGE_##name,
+    METRICS_STAGE_LIST(METRICS_STAGE)
+#undef METRICS_STAGE
+        METRICS_STAGES
+};
+
 struct metrics {
     uint64_t requests[METRICS_REQUESTS]; /* by type */
     uint64_t replies[METRICS_CODES];     /* by status */
@@ -30,10 +48,10 @@ struct metrics {
     struct metrics_histogram job_seconds; /* from arrival to answer, in finer steps */
     struct metrics_histogram prediction_ratio, gap_seconds;
     uint64_t batches, tiles, items, reduces, useful_rows, row_slots, item_units, pages;
-    uint64_t launch_ns, step_run_ns; /* of ended launches of jobs; of layers of steps */
-    uint32_t launches_running;
-    uint64_t launch_ended_ns; /* the last one's end */
-    uint64_t stages;          /* plans made; more than batches when a job left one that was staged */
+    uint64_t launch_ns, step_run_ns;   /* of ended launches of jobs; of layers of steps */
+    uint64_t stage_ns[METRICS_STAGES]; /* of stage_jobs jobs */
+    uint64_t stage_jobs;
+    uint64_t stages; /* plans made; more than batches when a job left one that was staged */
 };
 
 /* Values that others own, read when rendering. */
@@ -56,11 +74,14 @@ void metrics_observe_us(struct metrics_histogram *h, uint64_t us);     /* of a _
 void metrics_observe_job_us(struct metrics_histogram *h, uint64_t us); /* of job_seconds */
 void metrics_observe_jobs(struct metrics_histogram *h, uint64_t jobs);
 
-/* A launch of jobs begins: whether others run before it, so that it follows the last one without a pause if it can. Its
- * end: what it took, against what was predicted for it and against the end of the one before. */
-bool metrics_launch_begin(struct metrics *m);
-void metrics_launch_end(struct metrics *m, bool followed, uint64_t started_ns, uint64_t ended_ns,
+/* The end of a launch of jobs: what it took, against what was predicted for it; gap_ns: between the end of the launch
+ * before, behind which it was queued, and its beginning; UINT64_MAX: not known. */
+void metrics_launch_end(struct metrics *m, uint64_t gap_ns, uint64_t started_ns, uint64_t ended_ns,
                         uint64_t predicted_ns);
+
+/* A job's points in time, from that of its frame on: METRICS_STAGES + 1 of them. Nothing when one is missing (0) or
+ * before the one before it. */
+void metrics_observe_stages(struct metrics *m, const uint64_t *points_ns);
 
 /* Builds a METRICS reply in the arena. 0, or -ENOMEM. */
 int metrics_render(const struct metrics *m, const struct metrics_gauges *gauges, struct mla_arena *arena,

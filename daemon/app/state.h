@@ -158,6 +158,7 @@ struct app_job {
     struct sched_job sched;
     struct app_client *client;
     uint64_t request_id;
+    uint64_t came_ns; /* its frame */
     struct app_cache *cache;
     struct app_table_set *tables;
     struct sched_object *pins[APP_JOB_PINS];
@@ -207,7 +208,7 @@ struct app_batch {
     struct be_done_word *done;
     size_t done_cap;
     struct be_batch be;
-    bool followed; /* launched behind one that ran: for the metrics */
+    uint64_t staged_ns, launched_ns, heard_ns; /* when it was formed, when it was handed on, when its end was heard */
     struct app_request request;
 };
 

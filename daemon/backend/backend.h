@@ -92,10 +92,16 @@ struct be_batch {
     uint32_t n_seqs;
     const struct be_done_word *done; /* written in order after the reducer, before BE_BATCH_DONE */
     uint32_t n_done;
-    /* out, valid with BE_BATCH_DONE */
-    uint64_t started_ns; /* clock_ns() */
-    uint64_t ended_ns;
+    /* out, valid with BE_BATCH_DONE; clock_ns() */
+    uint64_t started_ns;   /* on the device, or as close as the host can tell; not before the end of the one before */
+    uint64_t ended_ns;     /* the same */
+    uint64_t taken_ns;     /* the device thread began with it */
+    uint64_t submitted_ns; /* the device had all of it */
+    uint64_t gap_ns;       /* of a launch behind another: between the two, by the device's clock. The caller sets
+                              BE_GAP_UNKNOWN, which stays where nothing was measured */
 };
+
+#define BE_GAP_UNKNOWN UINT64_MAX
 
 /* One layer of a step. The words are host mappings of sync pages. */
 struct be_layer {

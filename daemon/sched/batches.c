@@ -92,6 +92,7 @@ bool sched_batch_form(struct sched *s)
     if (at_ns == UINT64_MAX || at_ns > s->now_ns)
         return false;
     struct sched_batch *batch = sched_batch_free_slot(s);
+    sched_pace_formed(s, batch);
     batch->number = 0;
     batch->predicted_ns = 0;
     batch->state = SCHED_SLOT_FORMED;
@@ -171,16 +172,17 @@ void sched_batch_launch(struct sched *s, struct sched_batch *batch)
     }
 }
 
-void sched_batch_done(struct sched *s, struct sched_batch *batch, enum mla_status code)
+void sched_batch_done(struct sched *s, const struct sched_event *e)
 {
+    struct sched_batch *batch = e->batch;
     if (batch->state != SCHED_SLOT_RUNNING)
         return;
     s->n_running--;
-    sched_pace_ended(s, batch, code == MLA_OK);
+    sched_pace_ended(s, batch, e->code == MLA_OK, e->at_ns);
     while (!list_empty(&batch->jobs)) {
         struct sched_part *part = sched_part_at(batch->jobs.next);
         take_out(batch, part);
-        sched_job_part_done(s, part->job, code);
+        sched_job_part_done(s, part->job, e->code);
     }
     give_up(s, batch);
 }

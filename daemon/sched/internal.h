@@ -54,9 +54,12 @@ static inline struct sched_flow *sched_flow_at(struct list *in_flows)
 struct sched_flow *sched_flow_of(const struct sched_job *job);
 
 /* pace.c: when the next batch is due. */
+void sched_pace_formed(struct sched *s, struct sched_batch *batch);
 void sched_pace_launched(struct sched *s, struct sched_batch *batch);
-/* A launch has left the device; it is counted no more. */
-void sched_pace_ended(struct sched *s, struct sched_batch *batch, bool well);
+/* The device had all of a launch at that time; 0: not known. */
+void sched_pace_submitted(struct sched *s, struct sched_batch *batch, uint64_t at_ns);
+/* A launch has left the device at that time, 0: now; it is counted no more. */
+void sched_pace_ended(struct sched *s, struct sched_batch *batch, bool well, uint64_t at_ns);
 /* When a batch may be formed of what waits, as far as time goes: UINT64_MAX while there is nothing or no slot. */
 uint64_t sched_pace_form_ns(const struct sched *s);
 /* A prediction by what launches have taken of late. */
@@ -69,7 +72,7 @@ struct sched_batch *sched_batch_free_slot(struct sched *s);
 void sched_batch_planned(struct sched *s, const struct sched_event *event);
 bool sched_batch_may_launch(const struct sched *s);
 void sched_batch_launch(struct sched *s, struct sched_batch *batch);
-void sched_batch_done(struct sched *s, struct sched_batch *batch, enum mla_status code);
+void sched_batch_done(struct sched *s, const struct sched_event *event);
 /* Takes a job's part out of the batch, if it has one there. A staged batch is staged again, or given up when it was
  * the last. */
 void sched_batch_drop(struct sched *s, struct sched_batch *batch, struct sched_job *job);

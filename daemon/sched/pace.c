@@ -8,6 +8,9 @@
 #define NS_LIMIT  (UINT64_C(1) << 38) /* of a prediction, 4 minutes: products stay below 2^64 */
 #define PAST_NS   (UINT64_C(1) << 27) /* so much of what was predicted, 134 ms, counts in full */
 
+#define LEAD_TIMES 4u
+#define LAG_MEMORY 64u
+
 uint64_t sched_pace_scaled(const struct sched *s, uint64_t predicted_ns)
 {
     uint64_t ratio = s->ratio_q16 ? s->ratio_q16 : RATIO_ONE;
@@ -43,11 +46,17 @@ void sched_pace_launched(struct sched *s, struct sched_batch *batch)
     batch->expected_ns = end_of(s, batch);
 }
 
-static void learn(struct sched *s, const struct sched_batch *batch)
+/* Events come late when threads sleep; the device's own times are what the next batch hangs on. */
+static uint64_t time_of(const struct sched *s, uint64_t at_ns)
 {
-    if (batch->predicted_ns == 0 || batch->predicted_ns >= NS_LIMIT || batch->started_ns > s->now_ns)
+    return at_ns == 0 || at_ns > s->now_ns ? s->now_ns : at_ns;
+}
+
+static void learn(struct sched *s, const struct sched_batch *batch, uint64_t ended_ns)
+{
+    if (batch->predicted_ns == 0 || batch->predicted_ns >= NS_LIMIT || batch->started_ns > ended_ns)
         return;
-    uint64_t ns = s->now_ns - batch->started_ns;
+    uint64_t ns = ended_ns - batch->started_ns;
     s->counts.predicted_ns += batch->predicted_ns;
     s->counts.measured_ns += ns;
     /* By time, not by number: what a launch costs beside its work makes short ones look slow. */
@@ -62,20 +71,46 @@ static void learn(struct sched *s, const struct sched_batch *batch)
 }
 
 /* Launches end in their order; were it otherwise, the one behind would have begun already. */
-void sched_pace_ended(struct sched *s, struct sched_batch *batch, bool well)
+void sched_pace_ended(struct sched *s, struct sched_batch *batch, bool well, uint64_t at_ns)
 {
+    uint64_t ended_ns = time_of(s, at_ns);
     if (well)
-        learn(s, batch);
+        learn(s, batch, ended_ns);
     struct sched_batch *behind = last_running(s, batch);
     if (!behind || behind->number < batch->number)
         return;
-    behind->started_ns = s->now_ns;
+    behind->started_ns = ended_ns;
     behind->expected_ns = end_of(s, behind);
 }
 
 static uint64_t later(uint64_t ns, uint64_t by_ns)
 {
     return ns > UINT64_MAX - by_ns ? UINT64_MAX : ns + by_ns;
+}
+
+/* What a launch takes to get to the device, timers and threads that wake up included, and a quarter more. */
+static uint64_t lead(const struct sched *s)
+{
+    uint64_t least = s->config.lead_ns, ns = s->lag_ns + s->lag_ns / 4;
+    if (ns <= least)
+        return least;
+    return ns / LEAD_TIMES < least ? ns : least * LEAD_TIMES;
+}
+
+/* Grows at once, shrinks slowly: a launch that comes too late costs more than a job that just misses it. */
+void sched_pace_submitted(struct sched *s, struct sched_batch *batch, uint64_t at_ns)
+{
+    if (at_ns == 0 || batch->due_ns == 0 || at_ns < batch->due_ns || batch->state != SCHED_SLOT_RUNNING)
+        return;
+    uint64_t lag = at_ns - batch->due_ns;
+    s->lag_ns = lag > s->lag_ns ? (lag + s->lag_ns) / 2 : s->lag_ns - (s->lag_ns - lag) / LAG_MEMORY;
+}
+
+/* Of a batch that is due at a time that was known before, the delay since tells how early the next is to be. */
+void sched_pace_formed(struct sched *s, struct sched_batch *batch)
+{
+    uint64_t due_ns = sched_pace_form_ns(s);
+    batch->due_ns = s->n_running != 0 && due_ns > s->gather_since ? due_ns : 0;
 }
 
 uint64_t sched_pace_form_ns(const struct sched *s)
@@ -93,6 +128,7 @@ uint64_t sched_pace_form_ns(const struct sched *s)
     if (!slot)
         return UINT64_MAX;
     uint64_t at_ns = s->n_parts >= s->config.batch_jobs_max ? 0 : later(s->gather_since, s->config.gather_ns);
-    uint64_t lead_ns = expected_ns > s->config.lead_ns ? expected_ns - s->config.lead_ns : 0;
-    return lead_ns > at_ns ? lead_ns : at_ns;
+    uint64_t lead_ns = lead(s);
+    uint64_t formed_ns = expected_ns > lead_ns ? expected_ns - lead_ns : 0;
+    return formed_ns > at_ns ? formed_ns : at_ns;
 }

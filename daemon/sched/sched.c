@@ -116,10 +116,11 @@ void sched_step(struct sched *s, const struct sched_event *e)
     case SCHED_TIMER:
         s->armed_ns = 0; /* it went off, perhaps early: what is left is armed anew */
         break;
-    case SCHED_SUBMITTED:
-        break; /* the job counts as running since its LAUNCH */
+    case SCHED_SUBMITTED: /* the job counts as running since its LAUNCH */
+        sched_pace_submitted(s, e->batch, e->at_ns);
+        break;
     case SCHED_BATCH_DONE:
-        sched_batch_done(s, e->batch, e->code);
+        sched_batch_done(s, e);
         break;
     case SCHED_PLANNED:
         sched_batch_planned(s, e);

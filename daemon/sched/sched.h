@@ -51,8 +51,9 @@
  *
  * When. With nothing on the device a batch is formed as soon as a job is ready, or gather_ns later if more may come.
  * While a launch runs jobs gather until lead_ns before its predicted end; then the next batch is formed and planned,
- * and launched behind it if max_running allows. Predictions are those of PLANNED and load_ns, times what launches took
- * of late against theirs. At most one batch is staged (formed, not launched) at a time.
+ * and launched behind it if max_running allows. The lead grows, up to four times lead_ns, while launches are with the
+ * device later than that after the time to form them. Predictions are those of PLANNED and load_ns, times what launches
+ * took of late against theirs. At most one batch is staged (formed, not launched) at a time.
  *
  * Admission. Beside max_in_flight, backlog_max_ns bounds the predicted time of all that is accepted and not launched:
  * among the peers that have such a backlog each may have an even share of it, and one without any may always bring one
@@ -176,6 +177,7 @@ struct sched_batch {
     uint64_t predicted_ns; /* PLANNED's */
     /* Private. */
     uint64_t started_ns, expected_ns; /* on the device: from, until */
+    uint64_t due_ns;                  /* when it was to be formed, for a launch behind another; else 0 */
     int state;
 };
 
@@ -227,6 +229,7 @@ struct sched_event {
     bool aborted;
     uint64_t deadline_ns;
     uint64_t predicted_ns;
+    uint64_t at_ns; /* SUBMITTED, BATCH_DONE: when that was, where the backend tells; 0: now */
 };
 
 enum sched_action_kind {

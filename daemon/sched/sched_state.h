@@ -39,7 +39,8 @@ struct sched {
     uint64_t gather_since;                        /* when jobs began to wait for the next batch */
     uint32_t n_parts;                             /* that the flows have to give; jobs count once */
     uint64_t past_predicted_ns, past_measured_ns; /* of late */
-    uint64_t ratio_q16;                           /* what launches took of late / what was predicted, times 2^16 */
+    uint64_t lag_ns;    /* of late: from when a batch was to be formed until the device had it */
+    uint64_t ratio_q16; /* what launches took of late / what was predicted, times 2^16 */
 
     uint64_t backlog_ns;   /* sum over the peers */
     uint32_t n_backlogged; /* peers that have some */

@@ -106,6 +106,10 @@ def overhead():
         check(row["kernel_us"] > 0 and row["decodes"] > 0, f"{row['name']}: nothing measured")
         check(close(row["added_p50_us"], row["p50_us"] - row["kernel_us"]), f"{row['name']}: added p50")
         check(close(row["added_p99_us"], row["p99_us"] - row["kernel_us"]), f"{row['name']}: added p99")
+        stages = [row[f"until_{stage}_us"] for stage in
+                  ("checked", "staged", "planned", "taken", "submitted", "ended", "heard", "answered")]
+        check(all(us >= 0 for us in stages) and row["until_ended_us"] > 0, f"{row['name']}: stages {stages}")
+        check(close(sum(stages), row["in_daemon_us"], 1e-3), f"{row['name']}: the sum of the stages")
     check(report["bars"] == [], "overhead: bars are for its own shapes")
 
 

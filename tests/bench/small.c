@@ -104,6 +104,17 @@ double small_metric(const struct mla_metrics_info *metrics, const char *name)
     return (double)NAN;
 }
 
+double small_metric_of(const struct mla_metrics_info *metrics, const char *name, const char *labels)
+{
+    for (size_t i = 0; i < metrics->n_families; i++) {
+        const struct mla_metric_family *f = metrics->families[i];
+        for (size_t k = 0; k < f->n_samples && strcmp(name, f->name) == 0; k++)
+            if (strcmp(f->samples[k].labels, labels) == 0)
+                return f->samples[k].value;
+    }
+    return (double)NAN;
+}
+
 static int read_bytes(struct small *s, double *received, double *sent)
 {
     struct mla_metrics_info *metrics;

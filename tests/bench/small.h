@@ -25,5 +25,7 @@ int small_sizes(struct small *s, size_t *request_bytes, size_t *reply_bytes);
 
 /* A metric without labels, by its full name ("mlad_batch_jobs_sum"); NaN when it is not there. */
 double small_metric(const struct mla_metrics_info *metrics, const char *name);
+/* The sample of a family with just these labels ("until=\"taken\""). */
+double small_metric_of(const struct mla_metrics_info *metrics, const char *name, const char *labels);
 
 #endif

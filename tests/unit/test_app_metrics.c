@@ -349,12 +349,9 @@ END_TEST
 /* Two launches in flight: the second follows the first after 3 us; a third comes to an idle device. */
 START_TEST(launches_against_their_predictions)
 {
-    bool first = metrics_launch_begin(&metrics), second = metrics_launch_begin(&metrics);
-    ck_assert(!first && second);
-    metrics_launch_end(&metrics, first, 1000000, 1100000, 90000);
-    metrics_launch_end(&metrics, second, 1103000, 1203000, 200000);
-    ck_assert(!metrics_launch_begin(&metrics));
-    metrics_launch_end(&metrics, false, 9000000, 9100000, 0); /* a plan without a prediction */
+    metrics_launch_end(&metrics, UINT64_MAX, 1000000, 1100000, 90000);
+    metrics_launch_end(&metrics, 3000, 1103000, 1203000, 200000);
+    metrics_launch_end(&metrics, UINT64_MAX, 9000000, 9100000, 0); /* a plan without a prediction */
     render();
     ck_assert_double_eq(value_of("mlad_prediction_ratio", "_bucket", "le=\"0.5\""), 1);
     ck_assert_double_eq(value_of("mlad_prediction_ratio", "_bucket", "le=\"1.1\""), 1);
@@ -364,6 +361,30 @@ START_TEST(launches_against_their_predictions)
     ck_assert_double_eq(value_of("mlad_batch_gap_seconds", "_bucket", "le=\"5e-06\""), 1);
     ck_assert_double_eq(value_of("mlad_batch_gap_seconds", "_count", ""), 1);
     ck_assert_double_eq_tol(value_of("mlad_launch_seconds_total", "", ""), 300e-6, 1e-12);
+}
+END_TEST
+
+/* A point in time that is missing or out of order says that the rest cannot be trusted either. */
+START_TEST(stages_of_a_job)
+{
+    uint64_t points_ns[METRICS_STAGES + 1] = {1000, 3000, 4000, 8000, 9000, 20000, 90000, 91000, 94000};
+    metrics_observe_stages(&metrics, points_ns);
+    for (size_t i = 0; i <= METRICS_STAGES; i++) {
+        uint64_t saved = points_ns[i];
+        points_ns[i] = 0;
+        metrics_observe_stages(&metrics, points_ns);
+        points_ns[i] = saved;
+    }
+    points_ns[3]--;
+    metrics_observe_stages(&metrics, points_ns);
+    render();
+    static const char name[] = "mlad_job_stage_seconds_total";
+    ck_assert_double_eq(value_of("mlad_job_stage_jobs_total", "", ""), 2);
+    ck_assert_double_eq_tol(value_of(name, "", "until=\"checked\""), 4e-6, 1e-12);
+    ck_assert_double_eq_tol(value_of(name, "", "until=\"planned\""), 7.999e-6, 1e-12);
+    ck_assert_double_eq_tol(value_of(name, "", "until=\"taken\""), 2.001e-6, 1e-12);
+    ck_assert_double_eq_tol(value_of(name, "", "until=\"ended\""), 140e-6, 1e-12);
+    ck_assert_double_eq_tol(value_of(name, "", "until=\"answered\""), 6e-6, 1e-12);
 }
 END_TEST
 
@@ -417,6 +438,7 @@ MLA_SUITE(app_metrics)
     tcase_add_test(tc, histograms_are_cumulative);
     tcase_add_test(tc, bounds_belong_to_their_bucket);
     tcase_add_test(tc, launches_against_their_predictions);
+    tcase_add_test(tc, stages_of_a_job);
     tcase_add_test(tc, an_arena_too_small);
     tcase_add_test(tc, fits_a_reply);
 }

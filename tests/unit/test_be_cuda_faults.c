@@ -287,11 +287,11 @@ END_TEST
 START_TEST(everything_executed_loses_the_device_once)
 {
     /* Of one session: prepare, decode and reducer; plan and two pieces of status words; done word and two completions;
-     * start and end of the launch, end of the abort. */
+     * start and end of the launch, which is the first and so timed. */
     static const struct {
         const char *name;
         int times;
-    } executed[] = {{"kernel", 3}, {"copy", 3}, {"write", 3}, {"event", 3}};
+    } executed[] = {{"kernel", 3}, {"copy", 3}, {"write", 3}, {"event", 2}};
     struct mla_fake_report *report = shared_report();
     for (size_t i = 0; i < sizeof executed / sizeof executed[0]; i++)
         for (int nth = 1; nth <= executed[i].times + 1; nth++) {

@@ -181,7 +181,7 @@ static void run_batch(struct cpu_device *d, struct be_request *request)
         .partial_lse = (float *)d->workspace + partial_rows * MLA_ABI_V_DIM,
         .scratch = d->scratch,
     };
-    batch->started_ns = mla_now_ns();
+    batch->started_ns = batch->taken_ns = batch->submitted_ns = mla_now_ns();
     struct be_event event = {.kind = BE_SUBMITTED, .request = request};
     bool of_steps = be_steps_own(&d->steps, request);
     if (!of_steps)

@@ -38,6 +38,7 @@
 #define CU_PAUSE_MIN_NS    UINT64_C(20000)
 #define CU_STEP_SPIN_NS    UINT64_C(500000)  /* polled so long without a pause while a step is in flight, or spin_us */
 #define CU_QUERY_NS        UINT64_C(1000000) /* between two questions to the driver whether all is well, while busy */
+#define CU_TIMED_EVERY     16u               /* launches, of which two are timed by the device: events cost time */
 
 /* An allocation of another process, opened once however many regions lie in it. */
 struct cu_ipc {
@@ -68,6 +69,8 @@ struct cu_mapping {
 struct cu_slot {
     struct be_request *request;
     bool on_stream;  /* ends with its completion word; otherwise when it is the oldest */
+    bool timed;      /* by started and ended; others are by the host's clock */
+    bool follows;    /* directly behind one that is timed, too */
     bool host_words; /* done words are stored by the GPU thread when the batch has ended */
     uint64_t value;  /* of the completion word */
     CUevent started;
@@ -146,6 +149,9 @@ struct backend {
     uint64_t last_value;
     uint64_t last_ended_ns;
     uint64_t last_query_ns;
+    uint64_t n_launches; /* of jobs */
+    uint64_t took_ns;    /* what launches took of late, and what was predicted for them */
+    uint64_t predicted_ns;
     struct be_request *held; /* taken from the ring, waits for a slot */
     struct be_watches watches;
     struct be_steps steps;
@@ -184,6 +190,12 @@ int cu_device_attribute(struct backend *be, CUdevice_attribute attribute);
 void *cu_main(void *backend);
 void cu_step_ended(void *backend, struct be_request *step, enum mla_status code); /* be_steps.done */
 void cu_free(struct backend *be); /* what both threads share; when the GPU thread has ended or never was */
+
+/* pace.c: on the GPU thread. */
+void cu_pace_ended(struct backend *be, const struct be_batch *batch);
+/* From when until when the end of what runs is expected, and to be looked for without pauses; false: it is no launch.
+ */
+bool cu_pace_look(const struct backend *be, uint64_t *from_ns, uint64_t *until_ns);
 
 /* launch.c: on the GPU thread. */
 int cu_slots_open(struct backend *be, struct mla_error *err);

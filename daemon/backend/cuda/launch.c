@@ -229,7 +229,8 @@ static bool put_end(struct backend *be, struct cu_slot *slot)
 {
     slot->on_stream = true;
     slot->value = ++be->last_value;
-    if (!call_ok(be, be->cu.cuEventRecord(slot->ended, be->stream), "cuEventRecord"))
+    if ((slot->timed || !be->word_writes) &&
+        !call_ok(be, be->cu.cuEventRecord(slot->ended, be->stream), "cuEventRecord"))
         return false;
     return !be->word_writes || call_ok(be,
                                        be->cu.cuStreamWriteValue64(be->stream, slot->word_device, slot->value,
@@ -246,16 +247,28 @@ static bool run_kernels(struct backend *be, const struct mla_kernels_launch *lau
     return false;
 }
 
+/* Two launches in a row, so that the pause between them is seen as well. */
+static void choose_timing(struct backend *be, struct cu_slot *slot)
+{
+    const struct cu_slot *before = &be->slots[(be->first_slot + be->n_slots + CU_SLOTS - 2) % CU_SLOTS];
+    slot->timed = !be_steps_own(&be->steps, slot->request) && be->n_launches++ % CU_TIMED_EVERY < 2;
+    slot->follows = slot->timed && be->n_slots > 1 && before->on_stream && before->timed;
+}
+
 static void begin_launch(struct backend *be, struct cu_slot *slot)
 {
     struct be_batch *batch = slot->request->batch;
     struct mla_kernels_launch launch;
+    batch->taken_ns = mla_now_ns();
+    choose_timing(be, slot);
+    if (!put_records(be, slot, &launch))
+        return;
     /* Until it has ended: not before this. */
     batch->started_ns = mla_now_ns();
-    if (!put_records(be, slot, &launch) ||
-        !call_ok(be, be->cu.cuEventRecord(slot->started, be->stream), "cuEventRecord") || !run_kernels(be, &launch) ||
-        !write_done_words(be, batch, slot) || !put_end(be, slot))
+    if ((slot->timed && !call_ok(be, be->cu.cuEventRecord(slot->started, be->stream), "cuEventRecord")) ||
+        !run_kernels(be, &launch) || !write_done_words(be, batch, slot) || !put_end(be, slot))
         return;
+    batch->submitted_ns = mla_now_ns();
     struct be_event event = {.kind = BE_SUBMITTED, .request = slot->request};
     if (!be_steps_own(&be->steps, slot->request))
         be_port_report(&be->port, &event);
@@ -284,6 +297,8 @@ void cu_begin(struct backend *be, struct be_request *request)
     struct cu_slot *slot = &be->slots[(be->first_slot + be->n_slots) % CU_SLOTS];
     slot->request = request;
     slot->on_stream = false;
+    slot->timed = false;
+    slot->follows = false;
     slot->host_words = false;
     be->n_slots++;
     if (request->op == BE_LAUNCH)
@@ -294,7 +309,7 @@ void cu_begin(struct backend *be, struct be_request *request)
 
 /* ---- ending ---- */
 
-/* Whether the stream is past the slot; ms: what a launch took. */
+/* Whether the stream is past the slot; ms: what a launch that is timed took. */
 static bool has_ended(struct backend *be, struct cu_slot *slot, float *ms)
 {
     if (!slot->on_stream)
@@ -302,11 +317,21 @@ static bool has_ended(struct backend *be, struct cu_slot *slot, float *ms)
     if (be->word_writes && __atomic_load_n(slot->word, __ATOMIC_ACQUIRE) != slot->value)
         return false;
     CUresult r = be->word_writes ? CUDA_SUCCESS : be->cu.cuEventQuery(slot->ended);
-    if (r == CUDA_SUCCESS && slot->request->op == BE_LAUNCH)
+    if (r == CUDA_SUCCESS && slot->timed)
         r = be->cu.cuEventElapsedTime(ms, slot->started, slot->ended);
     if (r == CUDA_ERROR_NOT_READY)
         return false;
     return call_ok(be, r, "cuEventElapsedTime");
+}
+
+/* The slot before has not been used again, or it is not timed: there is no answer then. */
+static uint64_t gap_before(struct backend *be, const struct cu_slot *slot)
+{
+    const struct cu_slot *before = &be->slots[(be->first_slot + CU_SLOTS - 1) % CU_SLOTS];
+    float ms = -1;
+    if (!slot->follows || be->cu.cuEventElapsedTime(&ms, before->ended, slot->started) != CUDA_SUCCESS || ms < 0)
+        return BE_GAP_UNKNOWN;
+    return (uint64_t)((double)ms * 1e6);
 }
 
 static void end_launch(struct backend *be, struct cu_slot *slot, float ms)
@@ -314,13 +339,15 @@ static void end_launch(struct backend *be, struct cu_slot *slot, float ms)
     struct be_batch *batch = slot->request->batch;
     for (uint32_t i = 0; slot->host_words && i < batch->n_done; i++)
         __atomic_store_n(batch->done[i].word, batch->done[i].value, __ATOMIC_RELEASE);
-    /* The device's clock gives the length, ours the end; batches do not overlap. */
+    /* The device's clock gives the length, where it is asked, ours the end; batches do not overlap. */
     uint64_t now = mla_now_ns();
-    uint64_t took = (uint64_t)((double)ms * 1e6);
     uint64_t least = batch->started_ns > be->last_ended_ns ? batch->started_ns : be->last_ended_ns;
+    uint64_t took = slot->timed ? (uint64_t)((double)ms * 1e6) : now - least;
+    batch->gap_ns = gap_before(be, slot);
     batch->started_ns = took > now - least ? least : now - took;
     batch->ended_ns = now;
     be->last_ended_ns = now;
+    cu_pace_ended(be, batch);
     struct be_event event = {.kind = BE_BATCH_DONE, .request = slot->request};
     if (be_steps_own(&be->steps, slot->request))
         be_steps_launch_ended(&be->steps, slot->request);

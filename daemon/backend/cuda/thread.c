@@ -80,10 +80,25 @@ static void look_after(struct backend *be, uint64_t now)
         cu_query(be);
 }
 
+/* Nothing but the end of a launch is waited for: slept until shortly before it, then polled for as long as after any
+ * work beyond it, and from then on with pauses that grow. */
+static uint64_t pause_beside_launch_ns(const struct backend *be, uint64_t now, uint64_t look, uint64_t until)
+{
+    uint64_t spin = be->options.spin_ns;
+    if (now - be->port.active_ns < spin)
+        return 0;
+    if (now < look)
+        return look - now < CU_QUERY_NS ? look - now : CU_QUERY_NS;
+    return now < until ? 0 : be_port_pause_ns(now - until, spin, CU_PAUSE_MIN_NS);
+}
+
 static uint64_t next_pause_ns(const struct backend *be, uint64_t now)
 {
     uint64_t quiet = now - be->port.active_ns;
     uint64_t spin = be->options.spin_ns;
+    uint64_t look, until;
+    if (spin != 0 && be->watches.n == 0 && be->steps.n == 0 && cu_pace_look(be, &look, &until))
+        return pause_beside_launch_ns(be, now, look, until);
     if (be->steps.n != 0 && spin < CU_STEP_SPIN_NS) /* a layer's word comes within a worker's own kernels */
         spin = CU_STEP_SPIN_NS;
     if (be->n_slots != 0 || be->watches.n != 0 || be->steps.n != 0)

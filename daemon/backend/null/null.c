@@ -119,7 +119,7 @@ static void unmap(struct be_region *region)
 static void launch(struct backend *be, struct be_request *request)
 {
     struct be_batch *batch = request->batch;
-    batch->started_ns = mla_now_ns();
+    batch->started_ns = batch->taken_ns = batch->submitted_ns = mla_now_ns();
     report(be, &(struct be_event){.kind = BE_SUBMITTED, .request = request});
     for (uint32_t j = 0; j < batch->n_jobs; j++)
         if (batch->jobs[j].user_status != 0)

@@ -27,6 +27,7 @@ struct overhead {
     struct serve_series kernel[SHAPES];
     double *us[SHAPES][MODES]; /* samples of all rounds */
     size_t n[SHAPES][MODES];
+    struct serve_stages stages[SHAPES][MODES]; /* of all rounds */
 };
 
 static int keep(struct overhead *o, size_t shape, enum mode mode)
@@ -45,6 +46,20 @@ static int keep(struct overhead *o, size_t shape, enum mode mode)
     return 0;
 }
 
+static int run(struct overhead *o, uint32_t shape, enum mode mode)
+{
+    const char *socket = o->daemons[mode].socket;
+    struct crew_command command = {.op = SERVED_RUN, .which = shape, .daemon = mode, .turns_max = TURNS_OF_ROUND};
+    struct serve_stages *sum = &o->stages[shape][mode], before, after;
+    if (serve_stages_read(socket, &before) != 0 || crew_command(&o->members[1], 1, command, o->serve.ms) != 0 ||
+        serve_stages_read(socket, &after) != 0)
+        return -1;
+    sum->jobs += after.jobs - before.jobs;
+    for (size_t i = 0; i < SERVE_STAGES; i++)
+        sum->seconds[i] += after.seconds[i] - before.seconds[i];
+    return keep(o, shape, mode);
+}
+
 static int measure(struct overhead *o)
 {
     for (long round = 0; round < o->serve.rounds; round++)
@@ -53,14 +68,26 @@ static int measure(struct overhead *o)
             if (crew_command(&o->members[0], 1, kernel, 0) != 0)
                 return -1;
             serve_add(&o->kernel[i], o->members[0].result->value);
-            for (int k = 0; k < MODES; k++) {
-                enum mode mode = (enum mode)((round + k) % MODES);
-                struct crew_command run = {.op = SERVED_RUN, .which = i, .daemon = mode, .turns_max = TURNS_OF_ROUND};
-                if (crew_command(&o->members[1], 1, run, o->serve.ms) != 0 || keep(o, i, mode) != 0)
+            for (int k = 0; k < MODES; k++)
+                if (run(o, i, (enum mode)((round + k) % MODES)) != 0)
                     return -1;
-            }
         }
     return 0;
+}
+
+/* Means, while the others are percentiles: where the time goes, from the daemon's taking a frame to its reply. */
+static void report_stages(struct bench_row *row, const struct serve_stages *stages)
+{
+    static const char *const keys[SERVE_STAGES] = {"until_checked_us", "until_staged_us",    "until_planned_us",
+                                                   "until_taken_us",   "until_submitted_us", "until_ended_us",
+                                                   "until_heard_us",   "until_answered_us"};
+    double sum = 0;
+    for (size_t i = 0; i < SERVE_STAGES; i++) {
+        double us = 1e6 * stages->seconds[i] / stages->jobs;
+        bench_cell(row, keys[i], us, 2);
+        sum += us;
+    }
+    bench_cell(row, "in_daemon_us", sum, 2);
 }
 
 static void report_shape(struct overhead *o, size_t i)
@@ -85,6 +112,7 @@ static void report_shape(struct overhead *o, size_t i)
         bench_cell(row, "added_p50_us", stats.median - kernel, 2);
         bench_cell(row, "added_p99_us", p99 - kernel, 2);
         bench_cell(row, "decodes", (double)o->n[i][mode], 0);
+        report_stages(row, &o->stages[i][mode]);
         if (o->serve.own_shapes || mode != SPINNING)
             continue;
         char bar[BENCH_TEXT_MAX];
@@ -137,6 +165,8 @@ int bench_overhead(int argc, char **argv, struct bench_report *report)
     if (rc == 0) {
         serve_note(&o.serve, "the client for each decode; its table sets were put beforehand");
         bench_note(report, "spinning", "client %d us, %s", CLIENT_SPIN_US, spin_settings[0]);
+        bench_note(report, "until_x_us",
+                   "means, from the point before: job checked, batch formed, planned, taken by the GPU thread, ...");
         bench_note(report, "kernel_us",
                    "graphs of up to 20 launches, prepare, split-KV and reducer, in another process");
         for (size_t i = 0; i < SHAPES; i++)

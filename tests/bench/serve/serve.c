@@ -117,22 +117,47 @@ double serve_median(struct serve_series *series)
     return series->n > 0 ? bench_stats(series->values, series->n).median : (double)NAN;
 }
 
-double serve_metric(const char *socket, const char *name)
+/* The caller's to mla_free(); NULL: the daemon does not answer. */
+static struct mla_metrics_info *read_metrics(const char *socket)
 {
     struct mla_options options;
     struct mla_client *client;
-    struct mla_metrics_info *metrics;
-    double value = (double)NAN;
+    struct mla_metrics_info *metrics = NULL;
     mla_options_init(&options);
     options.socket_path = socket;
     options.name = "mla-bench";
     options.timeout_us = SMALL_TIMEOUT_US;
     if (mla_open(&options, &client, NULL) != MLA_OK)
-        return value;
-    if (mla_read_metrics(client, SMALL_TIMEOUT_US, &metrics) == MLA_OK) {
-        value = small_metric(metrics, name);
-        mla_free(metrics);
-    }
+        return NULL;
+    if (mla_read_metrics(client, SMALL_TIMEOUT_US, &metrics) != MLA_OK)
+        metrics = NULL;
     mla_close(client);
+    return metrics;
+}
+
+double serve_metric(const char *socket, const char *name)
+{
+    struct mla_metrics_info *metrics = read_metrics(socket);
+    double value = metrics ? small_metric(metrics, name) : (double)NAN;
+    mla_free(metrics);
     return value;
+}
+
+int serve_stages_read(const char *socket, struct serve_stages *out)
+{
+    static const char *const names[SERVE_STAGES] = {"checked",   "staged", "planned", "taken",
+                                                    "submitted", "ended",  "heard",   "answered"};
+    struct mla_metrics_info *metrics = read_metrics(socket);
+    if (!metrics) {
+        fputs("mla-bench: a daemon does not tell its metrics\n", stderr);
+        return -1;
+    }
+    out->jobs = small_metric(metrics, "mlad_job_stage_jobs_total");
+    for (size_t i = 0; i < SERVE_STAGES; i++) {
+        char labels[64];
+        snprintf(labels, sizeof labels, "until=\"%s\"", names[i]);
+        out->seconds[i] = small_metric_of(metrics, "mlad_job_stage_seconds_total", labels);
+    }
+    mla_free(metrics);
+    return 0;
 }

@@ -52,4 +52,13 @@ double serve_median(struct serve_series *series); /* sorts; NaN when empty */
 /* "name" of a daemon's metrics without labels, by a connection of its own; NaN when there is none. */
 double serve_metric(const char *socket, const char *name);
 
+/* Seconds that jobs of a daemon spent on their way to each point of it (METRICS_STAGE_LIST of daemon/app/metrics.h), so
+ * far, and how many jobs. */
+#define SERVE_STAGES 8
+struct serve_stages {
+    double jobs, seconds[SERVE_STAGES];
+};
+/* 0, or -1 with a message. */
+int serve_stages_read(const char *socket, struct serve_stages *out);
+
 #endif
