@@ -112,6 +112,7 @@ void app_event(struct app *app, struct sched_event event)
 
 static void on_attach_timer(uv_timer_t *timer)
 {
+    turn_begin(timer->data);
     cache_attach_timer(timer->data);
 }
 
@@ -120,6 +121,7 @@ static void on_sched_timer(uv_poll_t *poll, int status, int events)
 {
     struct app *app = poll->data;
     uint64_t times;
+    turn_begin(app);
     (void)status;
     (void)events;
     if (read(app->sched_timer_fd, &times, sizeof(times)) != sizeof(times))
@@ -226,6 +228,7 @@ static void on_backend(uv_poll_t *poll, int status, int events)
 {
     (void)status;
     (void)events;
+    turn_begin(poll->data);
     app_poll_backend(poll->data);
 }
 
@@ -272,7 +275,8 @@ static void close_handles(struct app *app)
 {
     uv_handle_t *handles[] = {(uv_handle_t *)&app->backend_poll, (uv_handle_t *)&app->backend_check,
                               (uv_handle_t *)&app->sched_timer,  (uv_handle_t *)&app->attach_timer,
-                              (uv_handle_t *)&app->sigterm,      (uv_handle_t *)&app->sigint};
+                              (uv_handle_t *)&app->sigterm,      (uv_handle_t *)&app->sigint,
+                              (uv_handle_t *)&app->turn_prepare};
     for (size_t i = 0; i < sizeof(handles) / sizeof(handles[0]); i++)
         if (!uv_is_closing(handles[i]))
             uv_close(handles[i], NULL);
@@ -376,7 +380,8 @@ static int open_net(struct app *app)
                              .write_queue_bytes = (uint32_t)config->max_write_queue_bytes,
                              .hello_timeout_ms = (uint32_t)config->hello_timeout_ms,
                              .frame_timeout_ms = (uint32_t)config->frame_timeout_ms,
-                             .write_timeout_ms = (uint32_t)config->write_timeout_ms};
+                             .write_timeout_ms = (uint32_t)config->write_timeout_ms,
+                             .turn_ns = &app->turn_ns};
     struct mla_error err = {0};
     if (net_open(&app->net, &app->loop, &net, &handlers, app, &err) != 0) {
         const char *field = err.field == NULL ? "" : err.field;
@@ -468,7 +473,8 @@ int app_run(const struct app_config *config, app_load_fn load)
     }
     uv_loop_init(&app->loop);
     start_handles(app);
-    r = open_net(app);
+    turn_start(app);
+    r = service_open_http(app) == 0 ? open_net(app) : APP_EXIT_START;
     if (r != APP_EXIT_OK) {
         close_handles(app);
         uv_run(&app->loop, UV_RUN_DEFAULT);

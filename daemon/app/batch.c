@@ -299,6 +299,7 @@ static void count(struct app *app, const struct app_batch *b)
     m->useful_rows += plan->useful_rows;
     m->row_slots += plan->row_slots;
     m->item_units += plan->item_units;
+    m->waves += plan->waves;
     for (uint32_t i = 0; i < plan->n_items; i++)
         m->pages += plan->items[i].page_end - plan->items[i].page_begin;
     metrics_observe_jobs(&m->batch_jobs, b->sched->n_jobs);
@@ -337,6 +338,8 @@ static void on_launch_event(struct app *app, struct app_request *request, const 
         return;
     }
     b->heard_ns = mla_now_ns();
+    if (b->be.taken_ns >= b->launched_ns)
+        metrics_observe_ns(&app->metrics.taken_seconds, b->be.taken_ns - b->launched_ns);
     metrics_launch_end(&app->metrics, b->be.gap_ns, b->be.started_ns, b->be.ended_ns, b->plan.predicted_ns);
     collect_faults(app, b);
     app_event(app, (struct sched_event){

@@ -51,6 +51,7 @@ void client_maybe_free(struct app_client *client)
     struct app *app = client->app;
     list_del(&client->in_app);
     app->n_clients--;
+    metrics_observe_ns(&app->metrics.release_seconds, mla_now_ns() - client->gone_ns);
     mla_log(MLA_LOG_INFO, "client_released", "client=%016llx name=%s", (unsigned long long)client->id, client->name);
     free((void *)client->creds.groups);
     free(client);
@@ -61,6 +62,7 @@ void app_on_closed(void *user, struct net_peer *peer)
     struct app *app = user;
     struct app_client *client = net_peer_user(peer);
     client->peer = NULL;
+    client->gone_ns = mla_now_ns();
     if (app->exit_pending || app->closing) /* the process ends; what is registered goes with it */
         return;
     mla_log(MLA_LOG_INFO, "client_out", "client=%016llx name=%s jobs=%u", (unsigned long long)client->id, client->name,

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/app/http.h"
 #include "daemon/backend/backend.h"
 #include "daemon/sched/sched.h"
 
@@ -37,6 +38,7 @@ static const struct key keys[] = {
     {"daemon", "log_level", KEY_TEXT, AT(log_level), 1, NAME_MAX_CHARS, "info"},
     {"daemon", "drain_timeout_ms", KEY_U64, AT(drain_timeout_ms), 0, 3600000, "10000"},
     {"daemon", "spin_us", KEY_U64, AT(loop_spin_us), 0, 10000000, "0"},
+    {"daemon", "http_port", KEY_U64, AT(http_port), 0, 65535, "0"},
     {"access", "users", KEY_TEXT, AT(users), 0, 160, ""},
     {"access", "groups", KEY_TEXT, AT(groups), 0, 160, ""},
     {"access", "admin_users", KEY_TEXT, AT(admin_users), 0, 160, ""},
@@ -290,6 +292,10 @@ int config_check(const struct app_config *config, char *why, size_t why_bytes)
     }
     if (config->socket[0] != '/' && config->socket[0] != '.') {
         snprintf(why, why_bytes, "daemon.socket must be a path that begins with / or .");
+        return -1;
+    }
+    if (config->http_port != 0 && !http_is_built()) {
+        snprintf(why, why_bytes, "daemon.http_port: this build has no HTTP endpoint");
         return -1;
     }
     return 0;

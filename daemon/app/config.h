@@ -22,6 +22,7 @@ struct app_config {
     char log_level[CONFIG_TEXT_BYTES];
     uint64_t drain_timeout_ms;
     uint64_t loop_spin_us; /* daemon.spin_us; 0: the loop sleeps at once */
+    uint64_t http_port;    /* 0: no endpoint */
     /* [access]: lists of names or numbers (access.h) */
     char users[CONFIG_TEXT_BYTES];
     char groups[CONFIG_TEXT_BYTES];

@@ -107,6 +107,11 @@ void metrics_observe_us(struct metrics_histogram *h, uint64_t us)
     observe(h, time_bounds, N_TIME_BOUNDS, (double)us * 1e-6);
 }
 
+void metrics_observe_ns(struct metrics_histogram *h, uint64_t ns)
+{
+    observe(h, time_bounds, N_TIME_BOUNDS, (double)ns * 1e-9);
+}
+
 void metrics_observe_jobs(struct metrics_histogram *h, uint64_t jobs)
 {
     observe(h, job_bounds, N_JOB_BOUNDS, (double)jobs);
@@ -140,7 +145,7 @@ void metrics_observe_stages(struct metrics *m, const uint64_t *points_ns)
 
 /* ---- rendering ---- */
 
-#define FAMILIES_MAX 64
+#define FAMILIES_MAX 96
 
 struct out {
     struct mla_arena *arena;
@@ -269,6 +274,58 @@ static void render_work(struct out *o, const struct metrics *m)
     single(o, "mlad_row_slots_total", MLA_METRIC_COUNTER, "Row slots that those rows took.", m->row_slots);
     single(o, "mlad_item_units_total", MLA_METRIC_COUNTER, "Units that the items took.", m->item_units);
     single(o, "mlad_pages_total", MLA_METRIC_COUNTER, "Pages of work items launched.", m->pages);
+    single(o, "mlad_waves_total", MLA_METRIC_COUNTER, "Times that launches filled the units, each launch rounded up.",
+           m->waves);
+}
+
+static void render_threads(struct out *o, const struct metrics *m)
+{
+    histogram(o, "mlad_loop_lag_seconds", "For how long one turn of the loop kept all others waiting.",
+              &m->turn_seconds, time_bounds, N_TIME_BOUNDS);
+    histogram(o, "mlad_device_lag_seconds", "From a launch handed on until the device thread began with it.",
+              &m->taken_seconds, time_bounds, N_TIME_BOUNDS);
+    histogram(o, "mlad_release_seconds", "From a client's end until nothing of it was mapped, pinned or queued.",
+              &m->release_seconds, time_bounds, N_TIME_BOUNDS);
+}
+
+static void render_health(struct out *o, enum mla_health now)
+{
+    static const struct {
+        enum mla_health health;
+        const char *name;
+    } all[] = {{MLA_HEALTH_STARTING, "starting"},
+               {MLA_HEALTH_READY, "ready"},
+               {MLA_HEALTH_DEGRADED, "degraded"},
+               {MLA_HEALTH_DRAINING, "draining"},
+               {MLA_HEALTH_FAILED, "failed"}};
+    family(o, "mlad_health", MLA_METRIC_GAUGE, "1 for the state that the daemon is in.", sizeof(all) / sizeof(all[0]));
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        sample(o, "", now == all[i].health, "state=\"%s\"", all[i].name);
+}
+
+/* name as a label's value. */
+static const char *escaped(const char *name, char *out, size_t out_bytes)
+{
+    size_t n = 0;
+    for (; *name != '\0' && n + 2 < out_bytes; name++) {
+        if (*name == '"' || *name == '\\')
+            out[n++] = '\\';
+        out[n++] = *name;
+    }
+    out[n] = '\0';
+    return out;
+}
+
+static void render_clients(struct out *o, const struct metrics_gauges *g)
+{
+    char name[2 * MLA_MAX_NAME_BYTES + 2];
+    family(o, "mlad_client_mapped_bytes", MLA_METRIC_GAUGE,
+           "Declared bytes of a client's registered regions, until they are released.", g->n_per_client);
+    for (size_t i = 0; i < g->n_per_client; i++) {
+        const struct metrics_client *c = &g->per_client[i];
+        sample(o, "", (double)c->mapped_bytes, "client=\"%016llx\",name=\"%s\"", (unsigned long long)c->id,
+               escaped(c->name, name, sizeof(name)));
+    }
 }
 
 static void render_state(struct out *o, const struct metrics_gauges *g)
@@ -278,9 +335,11 @@ static void render_state(struct out *o, const struct metrics_gauges *g)
     family(o, "mlad_uptime_seconds", MLA_METRIC_GAUGE, "Since the daemon started.", 1);
     sample(o, "", (double)g->uptime_us * 1e-6, "%s", "");
     single(o, "mlad_ready", MLA_METRIC_GAUGE, "1 while new work is taken.", (uint64_t)g->ready);
+    render_health(o, g->health);
     single(o, "mlad_clients", MLA_METRIC_GAUGE, "Connected clients.", g->clients);
     single(o, "mlad_regions", MLA_METRIC_GAUGE, "Registered regions.", g->regions);
     single(o, "mlad_mapped_bytes", MLA_METRIC_GAUGE, "Declared bytes of registered regions.", g->mapped_bytes);
+    render_clients(o, g);
     single(o, "mlad_caches", MLA_METRIC_GAUGE, "Defined caches.", g->caches);
     single(o, "mlad_published_caches", MLA_METRIC_GAUGE, "Published caches.", g->published);
     single(o, "mlad_attachments", MLA_METRIC_GAUGE, "Attachments to published caches.", g->attachments);
@@ -319,6 +378,7 @@ int metrics_render(const struct metrics *m, const struct metrics_gauges *gauges,
         return -ENOMEM;
     render_state(&o, gauges);
     render_work(&o, m);
+    render_threads(&o, m);
     if (o.failed)
         return -ENOMEM;
     reply->metrics = o.families;

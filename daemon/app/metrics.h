@@ -47,11 +47,20 @@ struct metrics {
     struct metrics_histogram wait_seconds, queue_seconds, run_seconds, batch_jobs;
     struct metrics_histogram job_seconds; /* from arrival to answer, in finer steps */
     struct metrics_histogram prediction_ratio, gap_seconds;
-    uint64_t batches, tiles, items, reduces, useful_rows, row_slots, item_units, pages;
+    struct metrics_histogram turn_seconds;    /* of the loop: what others waited for one turn */
+    struct metrics_histogram taken_seconds;   /* until the device thread began with a launch */
+    struct metrics_histogram release_seconds; /* from a client's end until nothing of it was left */
+    uint64_t batches, tiles, items, reduces, useful_rows, row_slots, item_units, pages, waves;
     uint64_t launch_ns, step_run_ns;   /* of ended launches of jobs; of layers of steps */
     uint64_t stage_ns[METRICS_STAGES]; /* of stage_jobs jobs */
     uint64_t stage_jobs;
     uint64_t stages; /* plans made; more than batches when a job left one that was staged */
+};
+
+/* A client that is connected or still being released. */
+struct metrics_client {
+    uint64_t id, mapped_bytes;
+    const char *name;
 };
 
 /* Values that others own, read when rendering. */
@@ -63,7 +72,13 @@ struct metrics_gauges {
     uint64_t protocol_errors, malformed_bodies, slow_peers, accept_pauses;
     const char *version, *backend, *gpu_uuid;
     int ready; /* 1 while new work is taken */
+    enum mla_health health;
+    const struct metrics_client *per_client;
+    size_t n_per_client;
 };
+
+/* Memory that rendering takes, with this many clients. */
+#define METRICS_ARENA_BYTES(clients) ((256u << 10) + (size_t)(clients)*256u)
 
 void metrics_count_request(struct metrics *m, uint16_t type);
 void metrics_count_reply(struct metrics *m, enum mla_status code);
@@ -71,6 +86,7 @@ void metrics_count_job(struct metrics *m, enum mla_status code);
 void metrics_count_fault(struct metrics *m, enum mla_status code);
 void metrics_count_step(struct metrics *m, enum mla_status code, uint32_t layers_done);
 void metrics_observe_us(struct metrics_histogram *h, uint64_t us);     /* of a _seconds histogram */
+void metrics_observe_ns(struct metrics_histogram *h, uint64_t ns);     /* the same in nanoseconds */
 void metrics_observe_job_us(struct metrics_histogram *h, uint64_t us); /* of job_seconds */
 void metrics_observe_jobs(struct metrics_histogram *h, uint64_t jobs);
 

@@ -2,10 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/app/metrics_text.h"
 #include "daemon/app/state.h"
 #include "daemon/util/clock.h"
-
-#define METRICS_ARENA_BYTES (256u << 10)
 
 static uint64_t uptime_us(const struct app *app)
 {
@@ -198,21 +197,56 @@ static void fill_gauges(const struct app *app, struct metrics_gauges *g)
         .backend = facts->name,
         .gpu_uuid = facts->gpu_uuid,
         .ready = app->health == MLA_HEALTH_READY,
+        .health = app->health,
     };
+}
+
+/* One row a client; *rows is the caller's to free. Without memory there are none. */
+static void fill_per_client(const struct app *app, struct metrics_gauges *g, struct metrics_client **rows)
+{
+    *rows = calloc(app->n_clients + (size_t)1, sizeof(**rows));
+    if (*rows == NULL)
+        return;
+    list_for_each (node, &app->clients) {
+        const struct app_client *client = list_entry(node, struct app_client, in_app);
+        (*rows)[g->n_per_client++] = (struct metrics_client){client->id, client->mapped_bytes, client->name};
+    }
+    g->per_client = *rows;
+}
+
+/* The reply lives in *memory, which is the caller's to free; NULL: there was none. */
+static void fill_metrics(const struct app *app, struct mla_metrics_reply *reply, void **memory)
+{
+    struct metrics_gauges gauges;
+    struct metrics_client *rows;
+    struct mla_arena arena;
+    size_t bytes = METRICS_ARENA_BYTES(app->n_clients);
+    *memory = malloc(bytes);
+    fill_gauges(app, &gauges);
+    fill_per_client(app, &gauges, &rows);
+    mla_arena_init(&arena, *memory, *memory == NULL ? 0 : bytes);
+    if (rows == NULL || metrics_render(&app->metrics, &gauges, &arena, reply) != 0)
+        mla_error_set(&reply->status, MLA_OUT_OF_MEMORY, NULL, "no memory for the metrics");
+    free(rows);
 }
 
 void read_metrics(struct app_client *client, const struct net_request *request)
 {
-    struct app *app = client->app;
-    struct metrics_gauges gauges;
-    struct mla_arena arena;
-    void *memory = malloc(METRICS_ARENA_BYTES);
     struct mla_message reply;
+    void *memory;
     mla_message_init(&reply, MLA_MSG_METRICS | MLA_REPLY);
-    fill_gauges(app, &gauges);
-    mla_arena_init(&arena, memory, memory == NULL ? 0 : METRICS_ARENA_BYTES);
-    if (metrics_render(&app->metrics, &gauges, &arena, &reply.metrics_reply) != 0)
-        mla_error_set(&reply.metrics_reply.status, MLA_OUT_OF_MEMORY, NULL, "no memory for the metrics");
+    fill_metrics(client->app, &reply.metrics_reply, &memory);
     app_reply(client, MLA_MSG_METRICS, request->request_id, &reply);
     free(memory);
+}
+
+char *read_metrics_text(const struct app *app, size_t *bytes)
+{
+    struct mla_message reply;
+    void *memory;
+    mla_message_init(&reply, MLA_MSG_METRICS | MLA_REPLY);
+    fill_metrics(app, &reply.metrics_reply, &memory);
+    char *text = reply.metrics_reply.status.code == MLA_OK ? metrics_text(&reply.metrics_reply, bytes) : NULL;
+    free(memory);
+    return text;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "daemon/app/http.h"
 #include "daemon/app/state.h"
 #include "daemon/util/clock.h"
 #include "daemon/util/notify.h"
@@ -76,6 +77,7 @@ static void on_tick(uv_timer_t *timer)
 {
     struct app *app = timer->data;
     struct service *s = &app->service;
+    turn_begin(app);
     uint64_t progress = be_progress(&app->be);
     if (s->watchdog_us > 0 && progress != s->progress && !app->device_lost)
         mla_notify("WATCHDOG=1");
@@ -111,6 +113,26 @@ void service_start(struct app *app)
     uv_signal_start(&s->sighup, on_hup, SIGHUP);
 }
 
+static char *http_text(void *user, size_t *bytes)
+{
+    turn_begin(user);
+    return read_metrics_text(user, bytes);
+}
+
+int service_open_http(struct app *app)
+{
+    uint16_t port = (uint16_t)app->config->http_port;
+    char why[256] = "";
+    if (port == 0)
+        return 0;
+    int r = http_open(&app->service.http, &app->loop, port, http_text, app, why, sizeof(why));
+    if (r != 0)
+        mla_log(MLA_LOG_ERROR, "start_failed", "what=http field=daemon.http_port text=%s", why);
+    else
+        mla_log(MLA_LOG_NOTICE, "http", "address=127.0.0.1 port=%u", port);
+    return r;
+}
+
 void service_ready(struct app *app)
 {
     mla_notify("READY=1");
@@ -129,6 +151,8 @@ void service_close(struct app *app)
     struct service *s = &app->service;
     if (!s->started || uv_is_closing((uv_handle_t *)&s->timer))
         return;
+    http_close(s->http);
+    s->http = NULL;
     uv_close((uv_handle_t *)&s->timer, NULL);
     uv_close((uv_handle_t *)&s->sighup, NULL);
 }

@@ -8,6 +8,7 @@
 #include <uv.h>
 
 struct app;
+struct http;
 
 struct service {
     uv_timer_t timer;
@@ -15,7 +16,8 @@ struct service {
     uint64_t watchdog_us; /* 0: none */
     uint64_t progress;    /* of the device thread, when the watchdog was fed last */
     bool started;
-    char status[192]; /* told last */
+    struct http *http; /* NULL: none */
+    char status[192];  /* told last */
 };
 
 /* Waits until a GPU's nodes (nvidiactl, nvidia-uvm, nvidiaN) are in dev, at most for ms; true when they are. The status
@@ -25,6 +27,8 @@ bool service_wait_for_nodes(const char *dev, uint64_t ms);
 
 /* Starts the handles; nothing is said yet. */
 void service_start(struct app *app);
+/* Opens the HTTP endpoint that the configuration asks for, if it does. 0, or -errno, which has been logged. */
+int service_open_http(struct app *app);
 /* The backend works and the socket takes clients. */
 void service_ready(struct app *app);
 /* The end has begun; it takes at most drain_us. */

@@ -9,7 +9,7 @@
 /* Whether something came in the slice. Ends with the application, or early when it is the scheduler's time. */
 static bool spin_slice(struct app *app)
 {
-    uint64_t end_ns = mla_now_ns() + SLICE_NS;
+    uint64_t began_ns = mla_now_ns(), end_ns = began_ns + SLICE_NS;
     bool busy = false;
     while (!app->closing && !app->exit_pending) {
         bool heard = net_spin(app->net);
@@ -18,6 +18,11 @@ static bool spin_slice(struct app *app)
             net_flush(app->net);
         busy |= heard || answered;
         uint64_t now_ns = mla_now_ns();
+        if (heard || answered) {
+            app->turn_ns = began_ns;
+            turn_end(app, now_ns);
+        }
+        began_ns = now_ns;
         if (now_ns >= end_ns || (app->sched_timer_ns != 0 && now_ns >= app->sched_timer_ns))
             break;
     }
@@ -32,6 +37,8 @@ void app_loop(struct app *app)
         return;
     }
     while (uv_run(&app->loop, mla_now_ns() - active_ns < spin_ns ? UV_RUN_NOWAIT : UV_RUN_ONCE) != 0) {
+        if (app->turn_ns != 0)
+            turn_end(app, mla_now_ns());
         if (app->closing || app->exit_pending) {
             active_ns = 0;
             continue;

@@ -54,6 +54,7 @@ struct app_client {
     struct net_creds creds; /* groups copied */
     bool admin;
     uint64_t connected_ns;
+    uint64_t gone_ns; /* 0: it is there */
     uint64_t jobs_answered;
     uint64_t mapped_bytes;
     uint64_t queued_bytes;                                             /* table sets and visible counts held for it */
@@ -234,6 +235,8 @@ struct app {
     int sched_timer_fd;
     uint64_t sched_timer_ns; /* 0: not armed */
     uv_check_t backend_check;
+    uv_prepare_t turn_prepare;
+    uint64_t turn_ns; /* when what runs now began; 0: nothing has since the loop last waited */
     uint64_t n_events; /* of the backend, so far */
     uv_timer_t attach_timer;
     uv_signal_t sigterm, sigint;
@@ -281,6 +284,11 @@ size_t app_poll_backend(struct app *app);
 /* To the backend, in order, also while its ring is full; dropped once the device is lost. */
 void app_submit(struct app *app, struct app_request *request);
 void app_drain(struct app *app, uint64_t deadline_us);
+
+/* ---- turn.c: how long the loop lets others wait ---- */
+void turn_start(struct app *app); /* before net is opened */
+void turn_begin(struct app *app); /* by every callback of the loop but net's, which do it themselves */
+void turn_end(struct app *app, uint64_t now_ns);
 
 /* ---- spin.c ---- */
 void app_loop(struct app *app); /* until nothing is left in the loop */
@@ -403,5 +411,7 @@ void batch_free_buffers(struct app *app);
 void read_health(struct app_client *client, const struct net_request *request);
 void read_status(struct app_client *client, const struct net_request *request);
 void read_metrics(struct app_client *client, const struct net_request *request);
+/* The same as METRICS, as text (metrics_text.h). */
+char *read_metrics_text(const struct app *app, size_t *bytes);
 
 #endif

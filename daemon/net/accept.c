@@ -64,6 +64,7 @@ static void on_acceptable(uv_poll_t *handle, int status, int events)
     struct net *net = handle->data;
     (void)status;
     (void)events;
+    net_begins(net);
     for (int i = 0; i < ACCEPTS_PER_TURN && net->listening && !net->accepts_paused; i++) {
         int fd = accept4(net->listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {

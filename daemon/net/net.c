@@ -59,8 +59,11 @@ static void begin_turn(struct net *net)
 
 static void on_prepare(uv_prepare_t *handle)
 {
-    begin_turn(handle->data);
-    flush_all(handle->data);
+    struct net *net = handle->data;
+    if (!list_empty(&net->ready) || !list_empty(&net->dirty))
+        net_begins(net);
+    begin_turn(net);
+    flush_all(net);
 }
 
 void net_flush(struct net *net)
@@ -99,6 +102,7 @@ static void on_tick(uv_timer_t *handle)
 {
     struct net *net = handle->data;
     uint64_t now = uv_now(net->loop);
+    net_begins(net);
     /* After a stall of the loop itself the peers' bytes may lie unread in their sockets: one turn to read them, then
      * judge, even if that turn took as long. */
     net->tick_excused = !net->tick_excused && now - net->ticked_ms > 3 * net->tick_ms;

@@ -47,6 +47,7 @@ struct net_config {
     uint32_t hello_timeout_ms;
     uint32_t frame_timeout_ms; /* from a frame's first byte to its last */
     uint32_t write_timeout_ms; /* without progress while replies wait */
+    uint64_t *turn_ns;         /* NULL, or what gets mla_now_ns() when net begins with something and it is 0 */
 };
 
 struct net_creds { /* from SO_PEERCRED and SO_PEERGROUPS at accept */

@@ -14,6 +14,7 @@
 #include "daemon/net/listen.h"
 #include "daemon/net/net.h"
 #include "daemon/net/write_queue.h"
+#include "daemon/util/clock.h"
 #include "daemon/util/list.h"
 
 /* An ending peer has this long to take what is queued for it. */
@@ -74,6 +75,13 @@ struct net {
     uint64_t last_id;
     struct mla_arena arena; /* what one body is decoded into */
 };
+
+static inline void net_begins(struct net *net)
+{
+    uint64_t *at = net->config.turn_ns;
+    if (at != NULL && *at == 0)
+        *at = mla_now_ns();
+}
 
 /* net.c */
 void net_handle_closed(struct net *net);

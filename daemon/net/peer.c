@@ -11,6 +11,7 @@
 static void on_poll(uv_poll_t *handle, int status, int events)
 {
     struct net_peer *peer = handle->data;
+    net_begins(peer->net);
     if (status < 0) {
         peer_close(peer);
         return;
@@ -75,6 +76,7 @@ static void on_poll_closed(uv_handle_t *handle)
 {
     struct net_peer *peer = handle->data;
     struct net *net = peer->net;
+    net_begins(net);
     if (peer->accepted)
         net->handlers.closed(net->app, peer);
     list_del(&peer->node);

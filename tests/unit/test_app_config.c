@@ -37,6 +37,7 @@ static const struct key {
     TXT(daemon, log_level, 1, 64, "info"),
     NUM(NUMBER, daemon, drain_timeout_ms, 0, 3600000, 10000),
     {"daemon.spin_us", NUMBER, offsetof(struct app_config, loop_spin_us), 0, 10000000, 0, NULL},
+    NUM(NUMBER, daemon, http_port, 0, 65535, 0),
     TXT(access, users, 0, 160, ""),
     TXT(access, groups, 0, 160, ""),
     TXT(access, admin_users, 0, 160, ""),

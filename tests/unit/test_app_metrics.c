@@ -1,4 +1,5 @@
 #include "daemon/app/metrics.h"
+#include "daemon/app/metrics_text.h"
 #include "tests/support/check_main.h"
 
 #include <errno.h>
@@ -70,7 +71,7 @@ START_TEST(every_series_at_zero)
     render();
     for (size_t i = 0; i < reply.n_metrics; i++) {
         const struct mla_metric *f = &reply.metrics[i];
-        ck_assert_uint_gt(f->n_samples, 0);
+        ck_assert_msg(f->n_samples > 0 || strcmp(f->name, "mlad_client_mapped_bytes") == 0, "%s", f->name);
         for (size_t s = 0; s < f->n_samples; s++)
             ck_assert_msg(f->samples[s].value == (strcmp(f->name, "mlad_build_info") == 0 ? 1.0 : 0.0), "%s%s{%s} = %g",
                           f->name, f->samples[s].suffix, f->samples[s].labels, f->samples[s].value);
@@ -207,6 +208,80 @@ START_TEST(counts_by_kind)
 }
 END_TEST
 
+START_TEST(one_series_a_client)
+{
+    static const struct metrics_client rows[] = {{0x1234, 4096, "engine"}, {UINT64_MAX, 0, "a\"b\\c"}};
+    gauges.per_client = rows;
+    gauges.n_per_client = 2;
+    render();
+    const struct mla_metric *f = family("mlad_client_mapped_bytes");
+    ck_assert_uint_eq(f->n_samples, 2);
+    ck_assert_double_eq(value_of(f->name, "", "client=\"0000000000001234\",name=\"engine\""), 4096);
+    ck_assert_double_eq(value_of(f->name, "", "client=\"ffffffffffffffff\",name=\"a\\\"b\\\\c\""), 0);
+}
+END_TEST
+
+/* As many clients as there can be, with the longest names. */
+START_TEST(arena_is_enough)
+{
+    static struct metrics_client rows[16384];
+    static char name[MLA_MAX_NAME_BYTES + 1];
+    memset(name, '"', MLA_MAX_NAME_BYTES);
+    for (size_t i = 0; i < 16384; i++)
+        rows[i] = (struct metrics_client){UINT64_MAX - i, UINT64_MAX, name};
+    gauges.per_client = rows;
+    for (gauges.n_per_client = 0; gauges.n_per_client <= 16384;
+         gauges.n_per_client = gauges.n_per_client == 0 ? 1 : 4 * gauges.n_per_client) {
+        size_t bytes = METRICS_ARENA_BYTES(gauges.n_per_client);
+        void *own = malloc(bytes);
+        mla_arena_init(&arena, own, bytes);
+        ck_assert_int_eq(metrics_render(&metrics, &gauges, &arena, &reply), 0);
+        struct mla_message message;
+        mla_message_init(&message, MLA_MSG_METRICS | MLA_REPLY);
+        message.metrics_reply = reply;
+        ck_assert_uint_lt(mla_codec_encoded_size(&message), MLA_CAP_REPLY_BYTES);
+        free(own);
+    }
+}
+END_TEST
+
+START_TEST(one_health_at_a_time)
+{
+    static const char *const states[] = {"starting", "ready", "degraded", "draining", "failed"};
+    for (unsigned now = MLA_HEALTH_STARTING; now <= MLA_HEALTH_FAILED; now++) {
+        gauges.health = (enum mla_health)now;
+        render();
+        for (unsigned i = 0; i < 5; i++) {
+            char labels[64];
+            snprintf(labels, sizeof(labels), "state=\"%s\"", states[i]);
+            ck_assert_double_eq(value_of("mlad_health", "", labels), i + MLA_HEALTH_STARTING == now);
+        }
+    }
+}
+END_TEST
+
+/* ---- text ---- */
+
+START_TEST(text_of_a_reply)
+{
+    const struct mla_sample counter[] = {{"", "", 3}}, gauge[] = {{"", "a=\"b\"", 0.1}, {"", "a=\"c\"", 1e300}};
+    const struct mla_sample histogram[] = {{"_bucket", "le=\"+Inf\"", 18014398509481984.0}, {"_sum", "", -1.5}};
+    const struct mla_metric metrics_of[] = {{"mlad_x_total", "Xs.", MLA_METRIC_COUNTER, counter, 1},
+                                            {"mlad_y", "Ys.", MLA_METRIC_GAUGE, gauge, 2},
+                                            {"mlad_z", "Zs.", MLA_METRIC_HISTOGRAM, histogram, 2}};
+    const struct mla_metrics_reply of = {.metrics = metrics_of, .n_metrics = 3};
+    size_t bytes = 0;
+    char *text = metrics_text(&of, &bytes);
+    ck_assert_str_eq(text,
+                     "# HELP mlad_x_total Xs.\n# TYPE mlad_x_total counter\nmlad_x_total 3\n"
+                     "# HELP mlad_y Ys.\n# TYPE mlad_y gauge\nmlad_y{a=\"b\"} 0.1\nmlad_y{a=\"c\"} 1e+300\n"
+                     "# HELP mlad_z Zs.\n# TYPE mlad_z histogram\nmlad_z_bucket{le=\"+Inf\"} 1.8014398509482e+16\n"
+                     "mlad_z_sum -1.5\n");
+    ck_assert_uint_eq(bytes, strlen(text));
+    free(text);
+}
+END_TEST
+
 /* Each number goes where it belongs: all of them differ. */
 static const struct {
     const char *family, *labels;
@@ -221,6 +296,7 @@ static const struct {
     {"mlad_row_slots_total", "", &metrics.row_slots},
     {"mlad_item_units_total", "", &metrics.item_units},
     {"mlad_pages_total", "", &metrics.pages},
+    {"mlad_waves_total", "", &metrics.waves},
     {"mlad_clients", "", &gauges.clients},
     {"mlad_regions", "", &gauges.regions},
     {"mlad_mapped_bytes", "", &gauges.mapped_bytes},
@@ -308,7 +384,7 @@ START_TEST(histograms_are_cumulative)
         check_histogram(&reply.metrics[i]);
         n++;
     }
-    ck_assert_uint_eq(n, 7);
+    ck_assert_uint_eq(n, 10);
     ck_assert_double_eq(value_of("mlad_job_seconds", "_count", ""), 30);
     ck_assert_double_eq(value_of("mlad_job_wait_seconds", "_count", ""), 30);
     ck_assert_double_eq(value_of("mlad_batch_jobs", "_count", ""), 21);
@@ -434,6 +510,10 @@ MLA_SUITE(app_metrics)
     tcase_add_test(tc, names_follow_the_conventions);
     tcase_add_test(tc, no_series_twice);
     tcase_add_test(tc, counts_by_kind);
+    tcase_add_test(tc, one_series_a_client);
+    tcase_add_test(tc, arena_is_enough);
+    tcase_add_test(tc, one_health_at_a_time);
+    tcase_add_test(tc, text_of_a_reply);
     tcase_add_test(tc, every_number_has_its_series);
     tcase_add_test(tc, histograms_are_cumulative);
     tcase_add_test(tc, bounds_belong_to_their_bucket);
