@@ -12,33 +12,6 @@ static struct app_job *job_at(struct list *node)
     return (struct app_job *)(void *)sched_part_at(node)->job;
 }
 
-static bool grow_device(struct app *app, struct app_buffer *buffer, size_t bytes)
-{
-    if (bytes == 0)
-        bytes = 1;
-    if (buffer->bytes >= bytes)
-        return true;
-    size_t cap = bytes + bytes / 2;
-    if (buffer->memory != NULL)
-        be_host_free(&app->be, buffer->memory);
-    buffer->memory = be_host_alloc(&app->be, cap, &buffer->address);
-    buffer->bytes = buffer->memory == NULL ? 0 : cap;
-    return buffer->memory != NULL;
-}
-
-static bool grow_host(void *pointer_to_array, size_t *cap, size_t n, size_t size)
-{
-    if (*cap >= n && n > 0)
-        return true;
-    size_t want = n + n / 2 + 16;
-    void *grown = realloc(*(void **)pointer_to_array, want * size);
-    if (grown == NULL)
-        return false;
-    *(void **)pointer_to_array = grown;
-    *cap = want;
-    return true;
-}
-
 static enum plan_policy policy(const struct app_config *config)
 {
     return strcmp(config->policy, "seed") == 0       ? PLAN_SEED
@@ -79,8 +52,8 @@ static struct plan_request alone(const struct plan_request *request, const struc
 static bool describe(const struct app *app, struct app_batch *b, struct app_job *const *jobs, uint32_t n_jobs,
                      uint32_t n_seqs, struct plan_request *request)
 {
-    if (!grow_host(&b->plan_jobs, &b->plan_jobs_cap, n_jobs, sizeof(*b->plan_jobs)) ||
-        !grow_host(&b->plan_seqs, &b->plan_seqs_cap, n_seqs, sizeof(*b->plan_seqs)))
+    if (!app_grow_host(&b->plan_jobs, &b->plan_jobs_cap, n_jobs, sizeof(*b->plan_jobs)) ||
+        !app_grow_host(&b->plan_seqs, &b->plan_seqs_cap, n_seqs, sizeof(*b->plan_seqs)))
         return false;
     uint32_t s = 0;
     for (uint32_t j = 0; j < n_jobs; j++) {
@@ -114,28 +87,15 @@ struct plan_request batch_request(const struct app *app)
         .device = facts->device, .costs = facts->costs, .policy = policy(app->config), .tile_rows = facts->tile_rows};
 }
 
+/* The plan of these jobs, which is kept until plans_let_go(). */
 static int make_plan(struct app *app, struct app_batch *b, struct app_job *const *jobs, uint32_t n_jobs,
                      uint32_t n_seqs)
 {
     struct plan_request request = batch_request(app);
-    struct plan *plan = &b->plan;
     if (!describe(app, b, jobs, n_jobs, n_seqs, &request))
         return -ENOMEM;
-    int r = plan_bound(&request, &plan->capacity);
-    if (r == 0)
-        r = be_workspace_for(&app->be, &request, &request.workspace_bytes_max);
-    if (r != 0)
-        return r;
-    if (!grow_device(app, &b->tiles, plan->capacity.tiles * sizeof(*plan->tiles)) ||
-        !grow_device(app, &b->items, plan->capacity.items * sizeof(*plan->items)) ||
-        !grow_device(app, &b->reduces, plan->capacity.reduces * sizeof(*plan->reduces)) ||
-        !grow_host(&b->scratch, &b->scratch_bytes, plan->capacity.scratch_bytes, 1))
-        return -ENOMEM;
-    plan->tiles = b->tiles.memory;
-    plan->items = b->items.memory;
-    plan->reduces = b->reduces.memory;
-    plan->scratch = b->scratch;
-    return plan_build(&request, plan);
+    plans_let_go(b);
+    return plans_get(app, b, &request);
 }
 
 /* How heavy a job is, and in how many parts it is launched. That follows from its own shape and the configuration, so
@@ -178,16 +138,17 @@ int batch_cost(struct app *app, struct app_job *job, struct mla_error *err)
         job->sched.cost = facts->workspace_bytes; /* each part has splits of its own: no company */
     else if (job->batch_invariant && make_plan(app, b, &job, 1, job->tables->n_seqs) == 0)
         job->sched.cost = scratch + b->plan.workspace_bytes;
+    plans_let_go(b);
     return 0;
 }
 
 static bool make_records(struct app *app, struct app_batch *b, struct app_job *const *batch_jobs, uint32_t n_jobs,
                          uint32_t n_seqs)
 {
-    if (!grow_device(app, &b->jobs, n_jobs * sizeof(struct mla_abi_job)) ||
-        !grow_device(app, &b->seqs, n_seqs * sizeof(struct mla_abi_seq)) ||
-        !grow_device(app, &b->status, n_seqs * sizeof(uint64_t)) ||
-        !grow_host(&b->done, &b->done_cap, n_jobs, sizeof(*b->done)))
+    if (!app_grow_device(app, &b->jobs, n_jobs * sizeof(struct mla_abi_job)) ||
+        !app_grow_device(app, &b->seqs, n_seqs * sizeof(struct mla_abi_seq)) ||
+        !app_grow_device(app, &b->status, n_seqs * sizeof(uint64_t)) ||
+        !app_grow_host(&b->done, &b->done_cap, n_jobs, sizeof(*b->done)))
         return false;
     struct mla_abi_job *jobs = b->jobs.memory;
     struct mla_abi_seq *seqs = b->seqs.memory;
@@ -225,6 +186,7 @@ static bool make_records(struct app *app, struct app_batch *b, struct app_job *c
                               .n_seqs = n_seqs,
                               .done = b->done,
                               .n_done = n_done,
+                              .plan_id = b->kept != NULL ? b->kept->id : 0,
                               .gap_ns = BE_GAP_UNKNOWN};
     return true;
 }
@@ -261,7 +223,7 @@ void batch_stage(struct app *app, struct sched_batch *batch, uint32_t generation
     }
     uint32_t n_jobs = 0;
     uint64_t n_seqs = 0;
-    int r = grow_host(&b->members, &b->members_cap, batch->n_jobs, sizeof(*b->members)) ? 0 : -ENOMEM;
+    int r = app_grow_host(&b->members, &b->members_cap, batch->n_jobs, sizeof(*b->members)) ? 0 : -ENOMEM;
     b->staged_ns = mla_now_ns();
     app->metrics.stages++;
     list_for_each (node, &batch->jobs) {
@@ -342,6 +304,7 @@ static void on_launch_event(struct app *app, struct app_request *request, const 
         metrics_observe_ns(&app->metrics.taken_seconds, b->be.taken_ns - b->launched_ns);
     metrics_launch_end(&app->metrics, b->be.gap_ns, b->be.started_ns, b->be.ended_ns, b->plan.predicted_ns);
     collect_faults(app, b);
+    plans_let_go(b);
     app_event(app, (struct sched_event){
                        .kind = SCHED_BATCH_DONE, .batch = b->sched, .code = MLA_OK, .at_ns = b->be.ended_ns});
 }
@@ -360,9 +323,10 @@ void batch_launch(struct app *app, struct sched_batch *batch)
 
 void batch_free_buffers(struct app *app)
 {
+    plans_free(app);
     for (unsigned i = 0; i <= SCHED_BATCHES; i++) {
         struct app_batch *b = i < SCHED_BATCHES ? &app->batches[i] : &app->probe;
-        struct app_buffer *buffers[] = {&b->tiles, &b->items, &b->reduces, &b->jobs, &b->seqs, &b->status};
+        struct app_buffer *buffers[] = {&b->jobs, &b->seqs, &b->status};
         for (unsigned k = 0; k < sizeof(buffers) / sizeof(buffers[0]); k++)
             if (buffers[k]->memory != NULL)
                 be_host_free(&app->be, buffers[k]->memory);

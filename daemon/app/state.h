@@ -194,10 +194,36 @@ struct app_buffer {
     size_t bytes;
 };
 
+/* Arrays of a plan: backend host memory. */
+struct app_plan_buffers {
+    struct app_buffer tiles, items, reduces;
+};
+
+#define APP_PLANS 16u
+
+/* A plan that is kept, with what it is of: plans.c. */
+struct app_plan {
+    uint64_t id; /* never given twice; 0: none */
+    uint64_t used_at;
+    uint32_t uses; /* by batches */
+    uint64_t hash;
+    uint32_t heads, n_jobs, n_seqs;
+    enum plan_policy policy;
+    uint64_t workspace_bytes_max;
+    struct plan_job *jobs;
+    size_t jobs_cap;
+    struct plan_seq *seqs;
+    size_t seqs_cap;
+    struct plan plan;
+    struct app_plan_buffers buffers;
+};
+
 struct app_batch {
     struct sched_batch *sched;
-    struct plan plan;
-    struct app_buffer tiles, items, reduces, jobs, seqs, status; /* backend host memory */
+    struct plan plan;      /* its arrays are those of kept, or large */
+    struct app_plan *kept; /* NULL: too large for that, or none */
+    struct app_plan_buffers large;
+    struct app_buffer jobs, seqs, status; /* backend host memory */
     void *scratch;
     size_t scratch_bytes;
     struct app_job **members; /* its jobs, in order */
@@ -261,6 +287,8 @@ struct app {
     struct list overflow;     /* app_request.in_overflow, in order */
     struct app_batch batches[SCHED_BATCHES];
     struct app_batch probe; /* buffers for planning a single job */
+    struct app_plan plans[APP_PLANS];
+    uint64_t n_plans, n_plan_uses;
     struct list steps;      /* app_template.in_app: steps in flight */
     uint32_t n_steps;
     uint64_t memory_generation; /* grows when a region or cache that requests may name goes, comes back or moves */
@@ -394,6 +422,16 @@ void job_index_init(struct app_client *client);
 struct app_job *job_find(struct app_client *client, uint64_t request_id); /* NULL: none in flight */
 void job_index(struct app_job *job);
 void job_unindex(struct app_job *job); /* nothing when it is not there */
+
+/* ---- plans.c ---- */
+/* A plan of the request, but for its workspace_bytes_max, to b->plan; kept until plans_let_go(). 0, or -errno as
+ * plan_build() and be_workspace_for(). */
+int plans_get(struct app *app, struct app_batch *b, struct plan_request *request);
+void plans_let_go(struct app_batch *b); /* nothing when it has none */
+void plans_free(struct app *app);
+/* False: no memory. What is in the buffer goes when it grows; what is in the array stays. */
+bool app_grow_device(struct app *app, struct app_buffer *buffer, size_t bytes);
+bool app_grow_host(void *pointer_to_array, size_t *cap, size_t n, size_t size);
 
 /* ---- batch.c ---- */
 void batch_stage(struct app *app, struct sched_batch *batch, uint32_t generation);

@@ -86,6 +86,7 @@ struct be_done_word {
 /* One launch. Memory that items read (jobs, seqs, tables, plan arrays, status) comes from be_host_alloc(). */
 struct be_batch {
     const struct plan *plan;
+    uint64_t plan_id; /* not 0: plans with the same number are equal, for ever */
     const struct mla_abi_job *jobs;
     const struct mla_abi_seq *seqs;
     uint32_t n_jobs;

@@ -105,6 +105,7 @@ struct cu_options {
     uint64_t host_bytes;
     uint64_t workspace_bytes;
     bool blob_pinned;
+    bool programmatic; /* kernels of a launch overlap where they can */
     bool own_costs; /* not the kernels' */
     struct plan_costs costs;
 };

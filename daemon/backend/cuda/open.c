@@ -47,7 +47,8 @@ static int open_kernels(struct backend *be, struct mla_error *err)
     const struct cu_options *o = &be->options;
     struct mla_kernels_options options = {.size = sizeof options,
                                           .directory = o->kernels_dir[0] ? o->kernels_dir : NULL,
-                                          .variant = o->variant[0] ? o->variant : NULL};
+                                          .variant = o->variant[0] ? o->variant : NULL,
+                                          .programmatic = o->programmatic};
     int rc = mla_kernels_open(&be->cu, &options, &be->kernels, why, sizeof why);
     if (rc != 0)
         return mla_error_set(err, rc == -ENOMEM ? MLA_OUT_OF_MEMORY : MLA_UNSUPPORTED, "kernels_dir",
@@ -140,13 +141,14 @@ void cu_stop(struct backend *be)
 
 static void copy_options(struct cu_options *o, const struct be_config *config)
 {
-    const char *blob = getenv("MLA_CUDA_BLOB");
+    const char *blob = getenv("MLA_CUDA_BLOB"), *plain = getenv("MLA_CUDA_PLAIN_LAUNCHES");
     snprintf(o->gpu, sizeof o->gpu, "%s", config->gpu ? config->gpu : "0");
     snprintf(o->kernels_dir, sizeof o->kernels_dir, "%s", config->kernels_dir ? config->kernels_dir : "");
     snprintf(o->variant, sizeof o->variant, "%s", config->variant ? config->variant : "");
     o->spin_ns = config->spin_us * MLA_NS_PER_US;
     o->host_bytes = config->host_bytes ? config->host_bytes : CU_HOST_BYTES;
     o->workspace_bytes = config->workspace_bytes;
+    o->programmatic = !plain || strcmp(plain, "0") == 0;
     o->blob_pinned = blob && strcmp(blob, "pinned") == 0;
     o->own_costs = config->costs != NULL;
     if (o->own_costs)
