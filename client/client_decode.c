@@ -1,6 +1,10 @@
 /* Decodes: submit, wait, cancel. */
 #include "client/client.h"
 
+#include <stdlib.h>
+
+#define UNSENT_BYTES 512u /* of one request, counted against max_send_bytes while there is no connection */
+
 static void put_view(struct mla_tensor *out, const struct mla_view *in)
 {
     *out = (struct mla_tensor){.present = in->region != 0,
@@ -49,6 +53,49 @@ void mlac_put_args(struct mla_decode_request *out, const struct mla_decode_args 
     out->priority = a->priority;
 }
 
+static enum mla_status send_plain(struct mla_client *c, struct mlac_request *r, const struct mla_decode_args *a)
+{
+    struct mla_message msg;
+    struct mla_error err;
+    mla_message_init(&msg, MLA_MSG_DECODE);
+    mlac_put_args(&msg.decode, a);
+    return mlac_core_send(&c->core, r, &msg, NULL, 0, &err) ? mlac_refused(c, &err) : MLA_OK;
+}
+
+/* With all that is needed to send it again. */
+static enum mla_status send_kept(struct mla_client *c, struct mlac_request *r, const struct mla_decode_args *a)
+{
+    r->args = *a;
+    if (a->n_visible) {
+        r->visible = malloc(a->n_visible * sizeof(*a->visible));
+        if (!r->visible)
+            return mlac_fail(c, MLA_OUT_OF_MEMORY, NULL, "no memory for the visible counts");
+        memcpy(r->visible, a->visible, a->n_visible * sizeof(*a->visible));
+        r->args.visible = r->visible;
+    }
+    r->facts.ordered = a->ready.region || a->done.region;
+    if (a->deadline_us)
+        r->facts.expire_ns = mlac_deadline(a->deadline_us);
+    r->tables = mlac_tables_use(&c->ledger, a->tables);
+    return mlac_job_send(c, r);
+}
+
+/* Without a connection: a job that can be sent later, as long as there are not too many. */
+static bool may_wait(struct mla_client *c, const struct mla_decode_args *a)
+{
+    if (a->ready.region || a->done.region) {
+        mlac_was_cut(c);
+        return false;
+    }
+    uint64_t held_bytes = c->core.n_unsent * UNSENT_BYTES;
+    if (!held_bytes || held_bytes + a->n_visible * sizeof(*a->visible) <= c->core.max_send_bytes)
+        return true;
+    mlac_fail(c, MLA_OVERLOADED, NULL, "as many requests as may wait for a connection do");
+    c->error.value = held_bytes;
+    c->error.limit = c->core.max_send_bytes;
+    return false;
+}
+
 /* Sends; the request in flight, or NULL with the last error set. */
 static struct mlac_request *submit(struct mla_client *c, const struct mla_decode_args *args, mla_decode_fn callback,
                                    void *user)
@@ -66,22 +113,21 @@ static struct mlac_request *submit(struct mla_client *c, const struct mla_decode
         return NULL;
     }
 
-    struct mla_message msg;
-    struct mla_error err;
-    mla_message_init(&msg, MLA_MSG_DECODE);
-    mlac_put_args(&msg.decode, &a);
+    if (!mlac_up(c) && !may_wait(c, &a))
+        return NULL;
     struct mlac_request *r = mlac_request_new(&c->core, MLA_MSG_DECODE, MLAC_JOB);
     if (!r) {
         mlac_fail(c, MLA_OUT_OF_MEMORY, NULL, "no memory for another request in flight");
         return NULL;
     }
-    if (mlac_core_send(&c->core, r, &msg, NULL, 0, &err)) {
-        mlac_request_free(&c->core, r);
-        mlac_refused(c, &err);
-        return NULL;
-    }
     r->callback = callback;
     r->user = user;
+    if ((c->core.ledger ? send_kept(c, r, &a) : send_plain(c, r, &a)) != MLA_OK) {
+        mlac_request_free(&c->core, r);
+        return NULL;
+    }
+    if (r->state == MLAC_ANSWERED)
+        return r;
     uint64_t *status_word = a.n_status ? mlac_sync_find(c, &a.status, a.n_status) : NULL;
     mlac_request_arm(&c->core, r, mlac_sync_find(c, &a.done, 1), a.done_value, status_word,
                      status_word ? a.n_status : 0);
@@ -112,6 +158,7 @@ static enum mla_status wait_job(struct mla_client *c, struct mlac_request *r, ui
     while (r->state != MLAC_ANSWERED)
         if (mlac_io_wait(c, r->id, deadline_ns) == MLAC_EXPIRED)
             return mlac_pending(c);
+    list_del(&r->ready.node); /* answered on this side, it waits to be handed out */
     return take_answer(c, r, result);
 }
 
@@ -191,10 +238,18 @@ enum mla_status mla_cancel(struct mla_client *client, mla_request_id request)
         return MLA_NOT_FOUND;
     if (r->state != MLAC_FLIGHT)
         return MLA_OK; /* answered, and about to be handed out */
+    r->facts.cancelled = true;
+    if (r->unsent) {
+        mlac_expire(client);
+        mlac_io_settle(client);
+        return MLA_OK;
+    }
     struct mla_message msg;
     mla_message_init(&msg, MLA_MSG_CANCEL);
     msg.cancel.request_id = request;
-    return mlac_post(client, &msg, 0);
+    status = mlac_post(client, &msg, 0, NULL);
+    mlac_io_settle(client);
+    return status;
 }
 
 size_t mla_in_flight(const struct mla_client *client)

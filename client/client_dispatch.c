@@ -34,7 +34,7 @@ size_t mlac_hand_out(struct mla_client *c, bool events)
             n++;
         }
     }
-    if (events && c->core.ended && c->on_event && !c->told_end) {
+    if (events && c->core.over && c->on_event && !c->told_end) {
         hand_out_end(c);
         n++;
     }
@@ -48,7 +48,11 @@ enum mla_status mla_dispatch(struct mla_client *client, uint64_t timeout_us)
         return MLA_INVALID_ARGUMENT;
     if (client->in_callback)
         return mlac_fail(client, MLA_BUSY, NULL, "mla_dispatch inside a callback");
-    enum mlac_outcome outcome = mlac_io_wait(client, 0, mlac_deadline(timeout_us));
+    const uint64_t deadline_ns = mlac_deadline(timeout_us);
+    enum mlac_outcome outcome;
+    do /* a cut that answered nothing, and told nothing, is not what was waited for */
+        outcome = mlac_io_wait(client, 0, deadline_ns);
+    while (outcome == MLAC_CUT && list_empty(&client->core.ready));
     size_t n = mlac_hand_out(client, true);
     enum mla_status status = MLA_OK;
     if (!n)
@@ -68,6 +72,7 @@ enum mla_status mla_close(struct mla_client *client)
         return MLA_OK;
     if (client->in_callback)
         return mlac_fail(client, MLA_BUSY, NULL, "mla_close inside a callback");
+    client->core.recovers = false;
     mlac_core_end_with(&client->core, MLA_DISCONNECTED, "the client was closed");
     mlac_hand_out(client, false);
     mlac_destroy(client);

@@ -6,6 +6,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "daemon/util/clock.h"
@@ -78,6 +79,8 @@ void mlac_io_flush(struct mla_client *c)
 static bool fill(struct mla_client *c)
 {
     size_t room;
+    if (c->down)
+        return false;
     uint8_t *at = mlac_core_in(&c->core, &room);
     if (!at)
         return false;
@@ -96,7 +99,10 @@ static bool fill(struct mla_client *c)
 /* Until the socket is ready or the deadline has passed. */
 static void wait_ready(struct mla_client *c, uint64_t deadline_ns)
 {
-    struct pollfd p = {.fd = c->sock, .events = POLLIN};
+    struct pollfd p = {.fd = c->sock, .events = POLLIN}; /* -1: only the time is waited for */
+    uint64_t wake_ns = mlac_recover_wake_ns(c);
+    if (wake_ns < deadline_ns)
+        deadline_ns = wake_ns;
     if (mlac_core_sending(&c->core) && !c->send_dead)
         p.events |= POLLOUT;
     if (deadline_ns == MLA_FOREVER) {
@@ -112,7 +118,7 @@ static void wait_ready(struct mla_client *c, uint64_t deadline_ns)
 /* Reads without sleeping for as long as was asked for. True: something came, or the connection has ended. */
 static bool spin(struct mla_client *c, uint64_t deadline_ns)
 {
-    if (c->spin_ns == 0 || mlac_core_sending(&c->core))
+    if (c->spin_ns == 0 || c->down || mlac_core_sending(&c->core))
         return false;
     uint64_t end_ns = mla_now_ns() + c->spin_ns;
     end_ns = deadline_ns < end_ns ? deadline_ns : end_ns;
@@ -123,19 +129,34 @@ static bool spin(struct mla_client *c, uint64_t deadline_ns)
     return false;
 }
 
+/* A job that this side has answered, or the end of the connection before. */
+static bool is_answered(const struct mla_client *c, uint64_t awaited)
+{
+    const struct mlac_request *r = mlac_request_find(&c->core, awaited);
+    return r && r->role == MLAC_JOB && r->state == MLAC_ANSWERED;
+}
+
 enum mlac_outcome mlac_io_wait(struct mla_client *c, uint64_t awaited, uint64_t deadline_ns)
 {
     for (bool looked = false;; looked = true) {
         enum mlac_step step;
-        while ((step = mlac_core_step(&c->core, awaited)) == MLAC_FRAME)
-            ;
+        while ((step = mlac_core_step(&c->core, awaited)) == MLAC_FRAME || step == MLAC_OWNED)
+            if (step == MLAC_OWNED)
+                mlac_recover_answered(c);
         if (step == MLAC_AWAITED)
             return MLAC_DONE;
-        if (step == MLAC_ENDED) {
+        if (step == MLAC_ENDED && !c->core.over && !c->down) {
+            mlac_recover_notice(c);
+            return c->core.over ? MLAC_LOST : MLAC_CUT;
+        }
+        mlac_recover_tick(c);
+        if (c->core.over) {
             mlac_hang_up(c);
             return MLAC_LOST;
         }
-        if (!awaited && !list_empty(&c->core.ready))
+        if (awaited == MLAC_AWAIT_UP ? looked && mlac_up(c)
+            : !awaited               ? !list_empty(&c->core.ready)
+                                     : is_answered(c, awaited))
             return MLAC_DONE;
         if (looked && deadline_ns != MLA_FOREVER && mla_now_ns() >= deadline_ns)
             return MLAC_EXPIRED;
@@ -147,17 +168,35 @@ enum mlac_outcome mlac_io_wait(struct mla_client *c, uint64_t awaited, uint64_t 
     }
 }
 
+/* Also while there is no connection, mla_fd() says when there is something to do: to try again. */
+static void settle_timer(struct mla_client *c)
+{
+    uint64_t at_ns = c->core.over ? UINT64_MAX : mlac_recover_wake_ns(c);
+    if (c->timer < 0 || at_ns == c->timer_ns)
+        return;
+    struct itimerspec spec = {{0, 0}, {0, 0}}; /* also takes back what has gone off */
+    if (at_ns != UINT64_MAX)
+        spec.it_value = (struct timespec){(time_t)(at_ns / MLA_NS_PER_S), (long)(at_ns % MLA_NS_PER_S)};
+    if (timerfd_settime(c->timer, TFD_TIMER_ABSTIME, &spec, NULL) == 0)
+        c->timer_ns = at_ns;
+}
+
 void mlac_io_settle(struct mla_client *c)
 {
-    if (c->core.ended)
+    if (c->core.ended && !c->core.over)
+        mlac_recover_notice(c);
+    if (c->core.over)
         mlac_hang_up(c);
+    if (mlac_up(c))
+        mlac_drop_garbage(c);
+    settle_timer(c);
     bool want_out = c->sock >= 0 && mlac_core_sending(&c->core) && !c->send_dead;
     if (c->sock >= 0 && want_out != c->armed_out) {
         struct epoll_event ev = {.events = want_out ? EPOLLIN | EPOLLOUT : EPOLLIN};
         if (epoll_ctl(c->epoll, EPOLL_CTL_MOD, c->sock, &ev) == 0)
             c->armed_out = want_out;
     }
-    bool want = c->core.ended || !list_empty(&c->core.ready);
+    bool want = c->core.over || !list_empty(&c->core.ready);
     if (want != c->signalled) {
         uint64_t one = 1;
         ssize_t n = want ? write(c->wake, &one, sizeof(one)) : read(c->wake, &one, sizeof(one));

@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -45,7 +46,10 @@ void mlac_destroy(struct mla_client *c)
         close(c->epoll);
     if (c->wake >= 0)
         close(c->wake);
+    if (c->timer >= 0)
+        close(c->timer);
     mlac_core_free(&c->core);
+    mlac_ledger_free(&c->ledger);
     free(c);
 }
 
@@ -63,7 +67,9 @@ static struct mla_client *create(const struct mla_options *o)
     struct mla_client *c = calloc(1, sizeof(*c));
     if (!c)
         return NULL;
-    c->sock = c->epoll = c->wake = -1;
+    c->sock = c->epoll = c->wake = c->timer = -1;
+    c->timer_ns = c->expire_ns = UINT64_MAX;
+    mlac_ledger_init(&c->ledger, 0);
     c->on_event = o->on_event;
     c->spin_ns = (o->spin_us < MLA_NS_PER_S ? o->spin_us : MLA_NS_PER_S) * MLA_NS_PER_US;
     c->user = o->user;
@@ -96,12 +102,12 @@ static void pause_us(uint64_t us)
 }
 
 /* A Unix socket connects at once or not at all: EAGAIN means that the daemon's backlog is full. 0 or -errno. */
-static int try_connect(struct mla_client *c, const struct sockaddr_un *sa)
+int mlac_connect(struct mla_client *c)
 {
     c->sock = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (c->sock < 0)
         return -errno;
-    if (connect(c->sock, (const struct sockaddr *)sa, sizeof(*sa)) == 0)
+    if (connect(c->sock, (const struct sockaddr *)&c->address, sizeof(c->address)) == 0)
         return 0;
     int rc = -errno;
     close(c->sock);
@@ -129,18 +135,18 @@ static enum mla_status connect_failed(struct mla_client *c, int why, const char 
 
 static enum mla_status connect_to(struct mla_client *c, const char *path, bool wait, uint64_t deadline_ns)
 {
-    struct sockaddr_un sa = {.sun_family = AF_UNIX};
     size_t n = strlen(path);
-    if (n == 0 || n >= sizeof(sa.sun_path)) {
+    if (n == 0 || n >= sizeof(c->address.sun_path)) {
         mlac_fail(c, MLA_INVALID_ARGUMENT, "socket_path", "a socket's path has 1 to %zu bytes",
-                  sizeof(sa.sun_path) - 1);
+                  sizeof(c->address.sun_path) - 1);
         c->error.value = n;
-        c->error.limit = sizeof(sa.sun_path) - 1;
+        c->error.limit = sizeof(c->address.sun_path) - 1;
         return c->error.status;
     }
-    memcpy(sa.sun_path, path, n);
+    c->address.sun_family = AF_UNIX;
+    memcpy(c->address.sun_path, path, n);
     for (uint64_t nap_us = RETRY_FIRST_US;; nap_us = nap_us * 2 < RETRY_LAST_US ? nap_us * 2 : RETRY_LAST_US) {
-        int rc = try_connect(c, &sa);
+        int rc = mlac_connect(c);
         if (!rc)
             return MLA_OK;
         bool absent = rc == -ENOENT || rc == -ECONNREFUSED;
@@ -193,32 +199,67 @@ static void keep_server(struct mla_client *c, const struct mla_hello_reply *hell
     };
 }
 
-static enum mla_status greet(struct mla_client *c, const struct mla_options *o, uint64_t deadline_ns)
+void mlac_hello(const struct mla_client *c, struct mla_message *msg)
 {
-    char name[MLA_MAX_NAME_BYTES + 1];
-    default_name(name);
-    struct mla_message msg;
-    mla_message_init(&msg, MLA_MSG_HELLO);
-    msg.hello.minor = MLA_PROTO_MINOR;
-    msg.hello.features = KNOWN_FEATURES;
-    msg.hello.client_name = o->name ? o->name : name;
-    msg.hello.pid_hint = (uint32_t)getpid();
-    msg.hello.gpu_uuid = o->gpu_uuid;
+    mla_message_init(msg, MLA_MSG_HELLO);
+    msg->hello.minor = MLA_PROTO_MINOR;
+    msg->hello.features = KNOWN_FEATURES;
+    msg->hello.client_name = c->name;
+    msg->hello.pid_hint = (uint32_t)getpid();
+    msg->hello.gpu_uuid = c->want_gpu[0] ? c->want_gpu : NULL;
+}
 
+enum mla_status mlac_greeted(struct mla_client *c, const struct mla_hello_reply *hello)
+{
+    keep_server(c, hello);
+    uint64_t missing = c->want_features & ~c->server.features;
+    if (missing) {
+        mlac_fail(c, MLA_UNSUPPORTED, "features", "the daemon does not offer what the client needs");
+        c->error.value = c->want_features;
+        c->error.limit = c->server.features;
+        return MLA_UNSUPPORTED;
+    }
+    return MLA_OK;
+}
+
+/* What HELLO says, now and after a reconnect. */
+static enum mla_status keep_wishes(struct mla_client *c, const struct mla_options *o)
+{
+    if (o->name && strlen(o->name) > MLA_MAX_NAME_BYTES)
+        return mlac_fail(c, MLA_INVALID_ARGUMENT, "name", "a name has at most %u bytes", MLA_MAX_NAME_BYTES);
+    if (o->gpu_uuid && strlen(o->gpu_uuid) > MLA_MAX_NAME_BYTES)
+        return mlac_fail(c, MLA_INVALID_ARGUMENT, "gpu_uuid", "a UUID has at most %u bytes", MLA_MAX_NAME_BYTES);
+    default_name(c->name);
+    if (o->name)
+        snprintf(c->name, sizeof(c->name), "%s", o->name);
+    if (o->gpu_uuid)
+        snprintf(c->want_gpu, sizeof(c->want_gpu), "%s", o->gpu_uuid);
+    c->want_features = o->features;
+    return MLA_OK;
+}
+
+static enum mla_status greet(struct mla_client *c, uint64_t deadline_ns)
+{
+    struct mla_message msg;
+    mlac_hello(c, &msg);
     const struct mla_message *reply;
     enum mla_status status = mlac_call(c, &msg, NULL, 0, 0, mlac_left_us(deadline_ns), &reply);
     if (status == MLA_PENDING)
         return mlac_fail(c, MLA_TIMED_OUT, NULL, "the daemon accepted the connection and did not answer");
     if (status != MLA_OK)
         return status;
-    keep_server(c, &reply->hello_reply);
-    uint64_t missing = o->features & ~c->server.features;
-    if (missing) {
-        mlac_fail(c, MLA_UNSUPPORTED, "features", "the daemon does not offer what the client needs");
-        c->error.value = o->features;
-        c->error.limit = c->server.features;
-        return MLA_UNSUPPORTED;
-    }
+    return mlac_greeted(c, &reply->hello_reply);
+}
+
+static enum mla_status start_recovery(struct mla_client *c, uint64_t limit_us)
+{
+    struct epoll_event ev = {.events = EPOLLIN};
+    c->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (c->timer < 0)
+        return mlac_system_error(c, errno, "timerfd_create");
+    if (epoll_ctl(c->epoll, EPOLL_CTL_ADD, c->timer, &ev))
+        return mlac_system_error(c, errno, "epoll_ctl");
+    mlac_recover_begin(c, limit_us);
     return MLA_OK;
 }
 
@@ -228,12 +269,15 @@ static enum mla_status open_with(struct mla_client *c, const struct mla_options 
     uint64_t deadline_ns = mlac_deadline(o->timeout_us);
     if (o->flags & ~(uint32_t)MLA_OPEN_WAIT)
         return mlac_fail(c, MLA_INVALID_ARGUMENT, "flags", "unknown flags");
-    enum mla_status status =
-        connect_to(c, path && *path ? path : DEFAULT_SOCKET, o->flags & MLA_OPEN_WAIT, deadline_ns);
+    enum mla_status status = keep_wishes(c, o);
+    if (status == MLA_OK)
+        status = connect_to(c, path && *path ? path : DEFAULT_SOCKET, o->flags & MLA_OPEN_WAIT, deadline_ns);
     if (status == MLA_OK)
         status = create_fds(c);
     if (status == MLA_OK)
-        status = greet(c, o, deadline_ns);
+        status = greet(c, deadline_ns);
+    if (status == MLA_OK && o->recover_us)
+        status = start_recovery(c, o->recover_us);
     return status;
 }
 
@@ -250,6 +294,9 @@ enum mla_status mla_open(const struct mla_options *options, struct mla_client **
         return MLA_INVALID_ARGUMENT;
     }
     *out = NULL;
+    /* A program that was built before the library came back by itself: its header said that it does not. */
+    if (options && options->size < MLAC_LEAST(struct mla_options, recover_us))
+        o.recover_us = 0;
     struct mla_client *c = create(&o);
     if (!c) {
         const struct mla_error bad = {.code = MLA_OUT_OF_MEMORY};

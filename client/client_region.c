@@ -6,22 +6,15 @@
 
 /* ---- descriptors ---- */
 
-/* What one frame carries. */
-struct batch {
-    struct mla_region_part parts[MLA_MAX_FDS_PER_FRAME];
-    int fds[MLA_MAX_FDS_PER_FRAME];
-    size_t n;
-    size_t n_opened; /* of fds, made by the caller's open_part: closed here */
-};
-
-static void batch_close(struct batch *b, const struct mla_region_desc *d)
+void mlac_frame_close(struct mlac_frame *b, const struct mla_region_desc *d)
 {
     for (size_t i = 0; d->open_part && i < b->n_opened; i++)
         close(b->fds[i]);
     b->n_opened = 0;
 }
 
-static enum mla_status batch_open(struct mla_client *c, const struct mla_region_desc *d, size_t first, struct batch *b)
+static enum mla_status open_parts(struct mla_client *c, const struct mla_region_desc *d, size_t first,
+                                  struct mlac_frame *b)
 {
     size_t left = d->n_parts - first;
     b->n = left < MLA_MAX_FDS_PER_FRAME ? left : MLA_MAX_FDS_PER_FRAME;
@@ -33,7 +26,7 @@ static enum mla_status batch_open(struct mla_client *c, const struct mla_region_
         b->fds[i] = d->open_part ? d->open_part(d->open_user, first + i) : part->fd;
         if (b->fds[i] < 0) {
             int why = d->open_part ? -b->fds[i] : EBADF;
-            batch_close(b, d);
+            mlac_frame_close(b, d);
             mlac_fail(c, d->open_part ? MLA_SYSTEM_ERROR : MLA_NO_DESCRIPTORS, "parts", "a part has no descriptor");
             c->error.index = first + i;
             c->error.value = (uint64_t)why;
@@ -73,18 +66,28 @@ static enum mla_status check(struct mla_client *c, const struct mla_region_desc 
     return bad(c, MLA_INVALID_ARGUMENT, "kind", (uint64_t)d->kind, MLA_REGION_CUDA_VMM, "unknown kind");
 }
 
+/* The library needs the caller's descriptors no more. */
+static void done_with(const struct mla_region_desc *d)
+{
+    if (d->open_done)
+        d->open_done(d->open_user);
+}
+
 /* The caller's description, of whatever version, in *d; the last error is set otherwise. */
 static enum mla_status take_desc(struct mla_client *c, const struct mla_region_desc *desc, struct mla_region_desc *d)
 {
     mla_region_desc_init(d);
     if (!desc || mlac_copy_in(d, sizeof(*d), desc, MLAC_LEAST(struct mla_region_desc, label)))
         return mlac_fail(c, MLA_INVALID_ARGUMENT, desc ? "size" : NULL, "desc is missing or too short");
-    return check(c, d);
+    enum mla_status status = check(c, d);
+    if (status != MLA_OK)
+        done_with(d);
+    return status;
 }
 
 /* ---- the frames ---- */
 
-static void put_handles(struct mla_message *msg, const struct mla_region_desc *d, const struct batch *b, bool more)
+static void put_handles(struct mla_message *msg, const struct mla_region_desc *d, const struct mlac_frame *b, bool more)
 {
     const uint8_t *handle = d->kind == MLA_REGION_CUDA_IPC ? d->ipc_handle : NULL;
     uint64_t block_bytes = handle ? d->block_bytes : 0;
@@ -107,6 +110,35 @@ static void put_handles(struct mla_message *msg, const struct mla_region_desc *d
     }
 }
 
+enum mla_status mlac_frame_open(struct mla_client *c, const struct mla_region_desc *d, size_t first, uint64_t continues,
+                                struct mlac_frame *b, struct mla_message *msg)
+{
+    const bool resume = msg->type == MLA_MSG_RESUME;
+    b->n = b->n_opened = 0;
+    if (d->kind == MLA_REGION_CUDA_VMM) {
+        enum mla_status status = open_parts(c, d, first, b);
+        if (status != MLA_OK)
+            return status;
+    }
+    b->more = d->kind == MLA_REGION_CUDA_VMM && first + b->n < d->n_parts;
+    put_handles(msg, d, b, b->more);
+    if (!resume) {
+        msg->register_region.kind = d->kind;
+        msg->register_region.access = d->access;
+        msg->register_region.size = d->bytes;
+        msg->register_region.label = d->label;
+        if (d->kind != MLA_REGION_MEMFD)
+            msg->register_region.gpu_uuid = d->gpu_uuid ? d->gpu_uuid : c->gpu_uuid;
+        msg->register_region.has_continues = first != 0;
+        msg->register_region.continues = first ? continues : 0;
+    }
+    if (d->kind == MLA_REGION_MEMFD) {
+        b->fds[0] = d->fd; /* the caller's */
+        b->n = 1;
+    }
+    return MLA_OK;
+}
+
 /* Half of a region is of no use: the daemon drops what it has collected. What it has dropped itself it refuses again,
  * and nobody listens. A RESUME is dropped by one that cannot be: the handle of another kind. */
 static void drop_collected(struct mla_client *c, uint16_t type, uint64_t region)
@@ -114,7 +146,7 @@ static void drop_collected(struct mla_client *c, uint16_t type, uint64_t region)
     static const uint8_t no_handle[MLA_CUDA_IPC_BYTES];
     const struct mla_error_info why = c->error;
     struct mla_message msg;
-    if (c->core.ended)
+    if (!mlac_up(c))
         return;
     if (type == MLA_MSG_RESUME) {
         mla_message_init(&msg, MLA_MSG_RESUME);
@@ -125,61 +157,49 @@ static void drop_collected(struct mla_client *c, uint16_t type, uint64_t region)
         mla_message_init(&msg, MLA_MSG_UNREGISTER_REGION);
         msg.unregister_region.region = region;
     }
-    mlac_post(c, &msg, 0);
+    mlac_translate(c, &msg);
+    mlac_post(c, &msg, 0, NULL);
     c->error = why;
 }
 
 /* Parts in frames of MLA_MAX_FDS_PER_FRAME; each but the last is answered before the next is sent, since the first
  * answer has the id. *region: of a RESUME, in; of a REGISTER_REGION, out. */
-static enum mla_status send_parts(struct mla_client *c, struct mla_message *msg, const struct mla_region_desc *d,
-                                  uint64_t timeout_us, uint64_t *region)
+static enum mla_status send_region(struct mla_client *c, uint16_t type, const struct mla_region_desc *d,
+                                   uint64_t deadline_ns, uint64_t *region)
 {
-    const uint64_t deadline_ns = mlac_deadline(timeout_us);
-    const bool resume = msg->type == MLA_MSG_RESUME;
-    for (size_t first = 0; first < d->n_parts;) {
-        struct batch b;
+    const bool resume = type == MLA_MSG_RESUME;
+    struct mlac_frame f;
+    size_t first = 0;
+    do {
+        struct mla_message msg;
         const struct mla_message *reply = NULL;
-        enum mla_status status = batch_open(c, d, first, &b);
-        bool more = first + b.n < d->n_parts;
+        mla_message_init(&msg, type);
+        if (resume)
+            msg.resume.region = *region;
+        enum mla_status status = mlac_frame_open(c, d, first, *region, &f, &msg);
+        bool part = f.more; /* of a region of several frames, and not the last one */
         if (status == MLA_OK) {
-            put_handles(msg, d, &b, more);
-            msg->register_region.has_continues = !resume && first;
-            if (!resume)
-                msg->register_region.continues = first ? *region : 0;
-            status = mlac_call(c, msg, b.fds, b.n, 0, mlac_left_us(deadline_ns), &reply);
-            batch_close(&b, d);
+            status = mlac_call(c, &msg, f.fds, f.n, 0, mlac_left_us(deadline_ns), &reply);
+            mlac_frame_close(&f, d);
         }
         if (status != MLA_OK) {
             /* A pending REGISTER_REGION undoes itself when its answer comes; a pending last RESUME goes on. */
-            if (resume ? status != MLA_PENDING || more : status != MLA_PENDING && first)
-                drop_collected(c, msg->type, *region);
+            bool parts = d->kind == MLA_REGION_CUDA_VMM;
+            if (parts && (resume ? status != MLA_PENDING || part : status != MLA_PENDING && first))
+                drop_collected(c, type, *region);
             return status;
         }
         if (!resume)
             *region = reply->register_region_reply.region;
-        first += b.n;
-    }
+        first += f.n;
+    } while (f.more);
     return MLA_OK;
 }
 
-static enum mla_status send_one(struct mla_client *c, struct mla_message *msg, const struct mla_region_desc *d,
-                                uint64_t timeout_us, uint64_t *region)
+/* A connection that is cut under a region's frames takes what the daemon had of it along: all of them again. */
+static bool again(struct mla_client *c, enum mla_status status, uint64_t epoch)
 {
-    const struct batch none = {.n = 0};
-    const struct mla_message *reply;
-    put_handles(msg, d, &none, false);
-    size_t n_fds = d->kind == MLA_REGION_MEMFD;
-    enum mla_status status = mlac_call(c, msg, &d->fd, n_fds, 0, timeout_us, &reply);
-    if (status == MLA_OK && msg->type == MLA_MSG_REGISTER_REGION)
-        *region = reply->register_region_reply.region;
-    return status;
-}
-
-static enum mla_status send_region(struct mla_client *c, struct mla_message *msg, const struct mla_region_desc *d,
-                                   uint64_t timeout_us, uint64_t *region)
-{
-    return d->kind == MLA_REGION_CUDA_VMM ? send_parts(c, msg, d, timeout_us, region)
-                                          : send_one(c, msg, d, timeout_us, region);
+    return status == MLA_DISCONNECTED && !c->core.over && c->core.recovers && c->epoch != epoch;
 }
 
 /* ---- calls ---- */
@@ -188,7 +208,6 @@ enum mla_status mla_region_register(struct mla_client *client, const struct mla_
                                     mla_region_id *out)
 {
     struct mla_region_desc d;
-    struct mla_message msg;
     enum mla_status status = mlac_begin(client);
     if (status != MLA_OK)
         return status;
@@ -197,17 +216,19 @@ enum mla_status mla_region_register(struct mla_client *client, const struct mla_
     status = take_desc(client, desc, &d);
     if (status != MLA_OK)
         return status;
-    mla_message_init(&msg, MLA_MSG_REGISTER_REGION);
-    msg.register_region.kind = d.kind;
-    msg.register_region.access = d.access;
-    msg.register_region.size = d.bytes;
-    msg.register_region.label = d.label;
-    if (d.kind != MLA_REGION_MEMFD)
-        msg.register_region.gpu_uuid = d.gpu_uuid ? d.gpu_uuid : client->gpu_uuid;
-    uint64_t region = 0;
-    status = send_region(client, &msg, &d, timeout_us, &region);
+    const uint64_t deadline_ns = mlac_deadline(timeout_us);
+    uint64_t region = 0, epoch;
+    do {
+        epoch = client->epoch;
+        region = 0;
+        status = send_region(client, MLA_MSG_REGISTER_REGION, &d, deadline_ns, &region);
+    } while (again(client, status, epoch));
     if (status == MLA_OK)
         *out = region;
+    if (status == MLA_OK && client->core.ledger)
+        mlac_ledger_region(&client->ledger, region, &d);
+    else
+        done_with(&d);
     return status;
 }
 
@@ -247,11 +268,29 @@ enum mla_status mla_region_suspend(struct mla_client *client, mla_region_id regi
     return mlac_call(client, &msg, NULL, 0, region, timeout_us, NULL);
 }
 
+/* After a reconnect the daemon does not know a suspended region: it is registered anew, and what lies in it with it. */
+static enum mla_status remake(struct mla_client *c, struct mlac_object *o, const struct mla_region_desc *desc,
+                              uint64_t deadline_ns)
+{
+    struct mla_region_desc d = *desc;
+    uint64_t wire = 0;
+    d.access = o->region.desc.access;
+    d.label = o->region.desc.label;
+    d.gpu_uuid = o->region.desc.gpu_uuid;
+    enum mla_status status = send_region(c, MLA_MSG_REGISTER_REGION, &d, deadline_ns, &wire);
+    if (status != MLA_OK)
+        return status;
+    o->wire = wire;
+    o->there = true;
+    o->suspended = false;
+    mlac_restore_caches(c);
+    return MLA_OK;
+}
+
 enum mla_status mla_region_resume(struct mla_client *client, mla_region_id region, const struct mla_region_desc *desc,
                                   uint64_t timeout_us)
 {
     struct mla_region_desc d;
-    struct mla_message msg;
     enum mla_status status = mlac_begin(client);
     if (status == MLA_OK)
         status = take_desc(client, desc, &d);
@@ -261,7 +300,22 @@ enum mla_status mla_region_resume(struct mla_client *client, mla_region_id regio
     struct mlac_request *r = mlac_request_find_closing(&client->core, MLA_MSG_SUSPEND, region);
     if (r && r->state == MLAC_ANSWERED)
         mlac_request_free(&client->core, r);
-    mla_message_init(&msg, MLA_MSG_RESUME);
-    msg.resume.region = region;
-    return send_region(client, &msg, &d, timeout_us, &region);
+    const uint64_t deadline_ns = mlac_deadline(timeout_us);
+    uint64_t epoch;
+    do {
+        if (!mlac_up(client) && (status = mlac_await_up(client, deadline_ns)) != MLA_OK)
+            break;
+        struct mlac_object *o = mlac_ledger_find(&client->ledger, region);
+        epoch = client->epoch;
+        if (o && o->kind == MLAC_REGION && o->suspended && !o->there)
+            status = remake(client, o, &d, deadline_ns);
+        else
+            status = send_region(client, MLA_MSG_RESUME, &d, deadline_ns, &region);
+    } while (again(client, status, epoch));
+    struct mlac_object *o = mlac_ledger_find(&client->ledger, region);
+    if (status == MLA_OK && o && o->kind == MLAC_REGION)
+        mlac_ledger_resumed(&client->ledger, o, &d);
+    else
+        done_with(&d);
+    return status;
 }

@@ -52,13 +52,21 @@ static enum mla_status open_on(struct mla_client *c, const struct mla_decode_arg
         mla_word_store(ready, ready_value - 1);
         mla_word_store(t->words[i].done, t->words[i].value - 1);
     }
+    const uint64_t deadline_ns = mlac_deadline(timeout_us);
+    if (!mlac_up(c)) {
+        enum mla_status status = mlac_await_up(c, deadline_ns);
+        if (status != MLA_OK)
+            return status;
+    }
+    for (size_t i = 0; i < n_layers; i++)
+        mlac_translate_job(c, &requests[i]);
     struct mla_message msg;
     mla_message_init(&msg, MLA_MSG_TEMPLATE_OPEN);
     t->id = ++c->last_template;
     msg.template_open.id = t->id;
     msg.template_open.layers = requests;
     msg.template_open.n_layers = n_layers;
-    return mlac_call(c, &msg, NULL, 0, t->id, timeout_us, NULL);
+    return mlac_call(c, &msg, NULL, 0, t->id, mlac_left_us(deadline_ns), NULL);
 }
 
 enum mla_status mla_template_open(struct mla_client *client, const struct mla_decode_args *layers, size_t n_layers,
@@ -118,7 +126,7 @@ static enum mla_status close_there(struct mla_template *t, uint64_t timeout_us)
     mla_message_init(&msg, MLA_MSG_TEMPLATE_CLOSE);
     msg.template_close.id = t->id;
     status = mlac_call(c, &msg, NULL, 0, t->id, timeout_us, NULL);
-    return status == MLA_NOT_FOUND || c->core.ended ? MLA_OK : status;
+    return status == MLA_NOT_FOUND || c->core.over ? MLA_OK : status;
 }
 
 enum mla_status mla_template_close(struct mla_template *tmpl, uint64_t timeout_us)

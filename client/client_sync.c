@@ -59,6 +59,8 @@ enum mla_status mla_sync_create(struct mla_client *client, size_t n_words, uint6
     s->client = client;
     s->region = reply->register_sync_reply.region;
     list_push_back(&client->syncs, &s->node);
+    if (client->core.ledger)
+        mlac_ledger_page(&client->ledger, s->region, s->memory.fd, s->memory.size);
     *out = s;
     return MLA_OK;
 }
@@ -90,10 +92,10 @@ enum mla_status mla_sync_destroy(struct mla_sync *sync, uint64_t timeout_us)
 {
     if (!sync)
         return MLA_OK;
-    if (sync->client && !sync->client->core.ended) {
+    if (sync->client && !sync->client->core.over) {
         enum mla_status status = mla_region_unregister(sync->client, sync->region, timeout_us);
         /* When the connection ends meanwhile, the page is ours alone. */
-        if (status != MLA_OK && !sync->client->core.ended)
+        if (status != MLA_OK && !sync->client->core.over)
             return status;
     }
     if (sync->client) {

@@ -30,8 +30,10 @@ void mlac_core_free(struct mlac_core *core)
         if (item->is_event)
             mlac_event_free((struct mlac_event *)item);
     }
-    for (uint32_t i = 0; i < core->n_slots; i++)
+    for (uint32_t i = 0; i < core->n_slots; i++) {
+        free(core->slots[i]->visible);
         free(core->slots[i]);
+    }
     for (size_t i = core->fds_head; i < core->fds_tail; i++)
         close(core->fds[i].fd);
     free(core->slots);
@@ -83,6 +85,8 @@ struct mlac_request *mlac_request_new(struct mlac_core *core, uint16_t type, enu
     r->step_callback = NULL;
     r->tmpl = NULL;
     r->user = NULL;
+    r->unsent = false;
+    r->facts = (struct mlac_job_facts){.expire_ns = UINT64_MAX};
     core->n_jobs += role == MLAC_JOB;
     return r;
 }
@@ -117,6 +121,12 @@ struct mlac_request *mlac_request_find_closing(const struct mlac_core *core, uin
 void mlac_request_retire(struct mlac_core *core, struct mlac_request *r)
 {
     mlac_request_disarm(core, r);
+    mlac_request_sent(core, r);
+    if (r->tables)
+        mlac_tables_unref(core->ledger, r->tables);
+    r->tables = NULL;
+    free(r->visible);
+    r->visible = NULL;
     core->n_jobs -= r->role == MLAC_JOB;
     r->role = MLAC_CALL;
     r->state = MLAC_FREE;
@@ -203,23 +213,22 @@ void mlac_request_forget_status(struct mlac_core *core, struct mlac_request *r)
 
 /* ---- end ---- */
 
-static void answer_disconnected(struct mlac_core *core, struct mlac_request *r)
+void mlac_core_answer(struct mlac_core *core, struct mlac_request *r, const struct mla_error *err)
 {
-    if (r->state == MLAC_FLIGHT) {
-        struct mla_error err = core->reason;
-        err.code = MLA_DISCONNECTED;
+    if (r->state == MLAC_FLIGHT) { /* else it has the daemon's own answer, which was held */
         if (r->type == MLA_MSG_STEP) {
             mla_step_result_init(&r->step);
             r->step.request = r->id;
-            r->step.status = MLA_DISCONNECTED;
-            mlac_error_info(&r->step.error, &err);
+            r->step.status = err->code;
+            mlac_error_info(&r->step.error, err);
         } else {
             mla_decode_result_init(&r->result);
             r->result.request = r->id;
-            r->result.status = MLA_DISCONNECTED;
-            mlac_error_info(&r->result.error, &err);
+            r->result.status = err->code;
+            mlac_error_info(&r->result.error, err);
         }
     }
+    mlac_request_sent(core, r);
     r->state = MLAC_ANSWERED;
     if (r->callback || r->step_callback) {
         r->ready.is_event = false;
@@ -227,14 +236,30 @@ static void answer_disconnected(struct mlac_core *core, struct mlac_request *r)
     }
 }
 
+void mlac_core_clear(struct mlac_core *core)
+{
+    core->out_head = core->out_tail = 0;
+    for (; core->fds_head < core->fds_tail; core->fds_head++)
+        close(core->fds[core->fds_head].fd);
+    core->fds_head = core->fds_tail = 0;
+    core->in_head = core->in_tail = 0;
+}
+
 void mlac_core_end(struct mlac_core *core, const struct mla_error *reason)
 {
-    if (core->ended)
+    if (core->over || (core->ended && core->recovers))
         return;
     core->ended = true;
     core->reason = core->going ? core->goaway : *reason;
     if (core->reason.code == MLA_OK) /* an ERROR notice that names no error */
         core->reason.code = MLA_PROTOCOL_ERROR;
+    if (core->recovers && mlac_recover_may_retry(core->reason.code)) {
+        mlac_core_cut(core);
+        return;
+    }
+    core->over = true;
+    struct mla_error err = core->reason;
+    err.code = MLA_DISCONNECTED;
     mlac_core_end_templates(core);
     list_for_each_safe (node, &core->flight) {
         struct mlac_request *r = list_entry(node, struct mlac_request, order);
@@ -246,14 +271,10 @@ void mlac_core_end(struct mlac_core *core, const struct mla_error *reason)
         } else if (r->role != MLAC_JOB) {
             mlac_request_free(core, r);
         } else if (r->state != MLAC_ANSWERED) {
-            answer_disconnected(core, r);
+            mlac_core_answer(core, r, &err);
         }
     }
-    core->out_head = core->out_tail = 0;
-    for (; core->fds_head < core->fds_tail; core->fds_head++)
-        close(core->fds[core->fds_head].fd);
-    core->fds_head = core->fds_tail = 0;
-    core->in_head = core->in_tail = 0;
+    mlac_core_clear(core);
 }
 
 void mlac_core_end_with(struct mlac_core *core, enum mla_status code, const char *fmt, ...)

@@ -16,6 +16,9 @@
 
 #include "daemon/util/list.h"
 
+#include "client/ledger.h"
+#include "client/recover.h"
+
 #include <mla/mla.h>
 
 #define MLAC_EVENTS_MAX   4096u /* undelivered; a daemon that sends more breaks the protocol */
@@ -37,7 +40,8 @@ enum mlac_role {
     MLAC_JOB,     /* DECODE, STEP: kept until its answer is handed out */
     MLAC_LEFT,    /* its caller gave up: what it made is undone when the answer comes */
     MLAC_CLOSING, /* its caller gave up on ending a region or cache: kept for the next such call */
-    MLAC_QUIET    /* nobody waited: a refused table set becomes an event */
+    MLAC_QUIET,   /* nobody waited: a refused table set becomes an event */
+    MLAC_OWN      /* the library's own, of a recovery: mlac_core_step() hands its answer out */
 };
 
 enum mlac_state { MLAC_FREE, MLAC_FLIGHT, MLAC_HELD, MLAC_ANSWERED };
@@ -64,6 +68,12 @@ struct mlac_request {
     uint64_t done_value;
     uint64_t *status_word; /* n_status mapped words that get the reason just before */
     uint32_t n_status;
+    /* For recovery: */
+    bool unsent;                 /* in flight, and not at the daemon: it is sent when that is there */
+    struct mlac_job_facts facts; /* of a DECODE */
+    struct mlac_tables *tables;  /* its table set, or the one that a PUT_TABLE_SET puts; a reference */
+    struct mla_decode_args args;
+    int32_t *visible; /* a copy, owned */
     mla_decode_fn callback;
     mla_step_fn step_callback; /* of a STEP, as the next two */
     struct mla_template *tmpl; /* until it is answered; it is not closed before */
@@ -107,11 +117,19 @@ struct mlac_core {
     struct mla_arena arena;
     struct mla_message msg; /* after MLAC_AWAITED: the reply, until the next step */
 
+    /* recovery */
+    bool recovers;              /* the end of a connection may not be that of the handle */
+    struct mlac_ledger *ledger; /* NULL: there is no recovery */
+    size_t n_unsent;
+    uint16_t own_type; /* after MLAC_OWNED: what was asked, and about what */
+    uint64_t own_object;
+
     /* end */
     bool want_events;
     bool going; /* a fatal GOAWAY came: its status is the reason of the end */
     struct mla_error goaway;
-    bool ended;
+    bool ended; /* there is no connection */
+    bool over;  /* nor will there be one */
     struct mla_error reason;
 };
 
@@ -166,12 +184,28 @@ enum mlac_step {
     MLAC_MORE,    /* no whole frame is there */
     MLAC_FRAME,   /* one was taken */
     MLAC_AWAITED, /* the answer of the awaited request came; a CALL's is in core.msg, and the request is freed */
+    MLAC_OWNED,   /* that of an OWN request came: core.msg, core.own_type; the request is freed */
     MLAC_ENDED    /* the connection has ended, before or in this step */
 };
 enum mlac_step mlac_core_step(struct mlac_core *core, uint64_t awaited);
 
-/* Ends the connection once: jobs in flight are answered, done words aborted, and so on. Keeps the first reason. */
+/* Ends the connection once: jobs in flight are answered, done words aborted, and so on. Keeps the first reason. Where
+ * core.recovers, and the reason is one that may pass, what can be sent again stays in flight instead: core_cut.c. */
 void mlac_core_end(struct mlac_core *core, const struct mla_error *reason);
+/* The connection has ended, not the handle. Done words are aborted; requests are answered, freed, or unsent. */
+void mlac_core_cut(struct mlac_core *core);
+/* Forgets the bytes of both directions. */
+void mlac_core_clear(struct mlac_core *core);
+/* Another connection: its frames begin. */
+void mlac_core_reopen(struct mlac_core *core);
+/* Answers a DECODE or STEP that is in flight, from this side. */
+void mlac_core_answer(struct mlac_core *core, struct mlac_request *r, const struct mla_error *err);
+/* An event to hand out; NULL when nobody wants any, or the connection has ended over it. */
+struct mla_event *mlac_core_event(struct mlac_core *core, enum mla_event_kind kind);
+/* In flight, and to be sent by a later mlac_core_send(). */
+void mlac_request_hold(struct mlac_core *core, struct mlac_request *r);
+void mlac_request_sent(struct mlac_core *core, struct mlac_request *r);
+
 /* The same with a text of one's own. */
 void mlac_core_end_with(struct mlac_core *core, enum mla_status code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

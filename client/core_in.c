@@ -100,7 +100,7 @@ static int decode_body(struct mlac_core *core, const struct mla_frame_header *h,
     return rc != 0;
 }
 
-static struct mla_event *push_event(struct mlac_core *core, enum mla_event_kind kind)
+struct mla_event *mlac_core_event(struct mlac_core *core, enum mla_event_kind kind)
 {
     if (!core->want_events)
         return NULL;
@@ -124,6 +124,7 @@ static struct mla_event *push_event(struct mlac_core *core, enum mla_event_kind 
 static void take_notice(struct mlac_core *core)
 {
     const struct mla_message *msg = &core->msg;
+    struct mlac_object *attachment;
     struct mla_event *event;
     switch (msg->type) {
     case MLA_NOTICE_ERROR:
@@ -137,7 +138,7 @@ static void take_notice(struct mlac_core *core)
                 core->goaway.code = MLA_DEVICE_LOST;
             core->goaway.field = NULL;
         }
-        event = push_event(core, MLA_EVENT_GOAWAY);
+        event = mlac_core_event(core, MLA_EVENT_GOAWAY);
         if (event) {
             event->goaway = msg->goaway_notice.reason;
             event->deadline_us = msg->goaway_notice.deadline_us;
@@ -145,9 +146,12 @@ static void take_notice(struct mlac_core *core)
         }
         break;
     default:
-        event = push_event(core, MLA_EVENT_CACHE_GONE);
+        attachment = core->ledger ? mlac_ledger_attached(core->ledger, msg->cache_gone_notice.cache) : NULL;
+        if (attachment)
+            attachment->missing = true; /* once this connection has ended; now the daemon itself answers for it */
+        event = mlac_core_event(core, MLA_EVENT_CACHE_GONE);
         if (event) {
-            event->cache = msg->cache_gone_notice.cache;
+            event->cache = attachment ? attachment->id : msg->cache_gone_notice.cache;
             snprintf(event->name, sizeof(event->name), "%s", msg->cache_gone_notice.name);
         }
         break;
@@ -243,6 +247,10 @@ static enum mlac_step take_reply(struct mlac_core *core, struct mlac_request *r,
     struct mla_event *event;
     if (r->tmpl)
         mlac_step_answered(r, status->code);
+    if (core->ledger && status->code == MLA_OK && r->role != MLAC_OWN)
+        mlac_ledger_ended(core->ledger, r->type, r->object);
+    if (r->type == MLA_MSG_PUT_TABLE_SET && r->tables && status->code != MLA_OK)
+        mlac_tables_remove(core->ledger, r->tables);
     switch (r->role) {
     case MLAC_CALL:
         mlac_request_free(core, r);
@@ -255,13 +263,18 @@ static enum mlac_step take_reply(struct mlac_core *core, struct mlac_request *r,
         return MLAC_FRAME;
     case MLAC_QUIET:
         if (r->type == MLA_MSG_PUT_TABLE_SET && status->code != MLA_OK) {
-            event = push_event(core, MLA_EVENT_REFUSED);
+            event = mlac_core_event(core, MLA_EVENT_REFUSED);
             if (event) {
                 event->tables = r->object;
                 mlac_error_info(&event->error, status);
             }
         }
         break;
+    case MLAC_OWN:
+        core->own_type = r->type;
+        core->own_object = r->object;
+        mlac_request_free(core, r);
+        return MLAC_OWNED;
     case MLAC_LEFT:
         if (status->code == MLA_DEVICE_LOST && r->done_word) {
             r->state = MLAC_HELD; /* nobody asks, but a stream may wait for its done word */
@@ -280,7 +293,7 @@ static enum mlac_step take_reply(struct mlac_core *core, struct mlac_request *r,
 static struct mlac_request *find_answered(struct mlac_core *core, const struct mla_frame_header *h)
 {
     struct mlac_request *r = mlac_request_find(core, h->request_id);
-    if (!(h->type & MLA_REPLY) || !r || r->state != MLAC_FLIGHT) {
+    if (!(h->type & MLA_REPLY) || !r || r->state != MLAC_FLIGHT || r->unsent) {
         mlac_core_end_with(core, MLA_PROTOCOL_ERROR, "a %s that answers nothing", mla_wire_type_name(h->type));
         return NULL;
     }

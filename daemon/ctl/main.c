@@ -106,6 +106,7 @@ static int run(int (*command)(struct ctl *ctl), struct ctl *ctl, const char *soc
     struct mla_options o;
     struct mla_error_info error;
     mla_options_init(&o);
+    o.recover_us = 0;
     o.socket_path = socket;
     o.name = "mlactl";
     o.timeout_us = ctl->timeout_us;

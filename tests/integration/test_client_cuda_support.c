@@ -46,6 +46,7 @@ static void connect_to(struct worker *w)
     struct mla_options o;
     struct mla_error_info e;
     mla_options_init(&o);
+    o.recover_us = 0;
     o.socket_path = w->socket;
     o.timeout_us = LONG_US;
     o.flags = MLA_OPEN_WAIT;

@@ -252,6 +252,7 @@ START_TEST(d5_daemon_killed_under_load)
     struct mla_options options;
     struct mla_client *client, *next;
     mla_options_init(&options);
+    options.recover_us = 0;
     options.socket_path = d.socket;
     options.on_event = on_event;
     ck_assert_int_eq(mla_open(&options, &client, NULL), MLA_OK);

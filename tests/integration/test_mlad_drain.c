@@ -35,6 +35,7 @@ static void setup(unsigned busy_ms, const char *extra)
     struct mla_options options;
     daemon_start(&d, "device.cpu_threads=1", extra, NULL);
     mla_options_init(&options);
+    options.recover_us = 0;
     options.socket_path = d.socket;
     options.on_event = on_event;
     ck_assert_int_eq(mla_open(&options, &client, NULL), MLA_OK);

@@ -52,6 +52,7 @@ struct mla_client *worker_open(const char *socket, const char *name)
     struct mla_client *client = NULL;
     struct mla_error_info error;
     mla_options_init(&options);
+    options.recover_us = 0;
     options.socket_path = socket;
     options.name = name;
     options.flags = MLA_OPEN_WAIT;

@@ -330,6 +330,7 @@ struct mla_options fake_options(const struct fake *f)
 {
     struct mla_options o;
     mla_options_init(&o);
+    o.recover_us = 0; /* tests of recovery ask for it */
     o.socket_path = f->path;
     o.timeout_us = 10000000;
     return o;

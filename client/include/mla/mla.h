@@ -180,9 +180,15 @@ typedef uint64_t mla_request_id;
 
 enum mla_event_kind {
     MLA_EVENT_GOAWAY = 1, /* no new work is taken: goaway, deadline_us; draining: what is in flight is still answered */
-    MLA_EVENT_CACHE_GONE = 2,  /* the owner of an attached cache has gone: cache is a dead id, name says which */
-    MLA_EVENT_REFUSED = 3,     /* a table set that was put without waiting was refused: tables, error */
-    MLA_EVENT_DISCONNECTED = 4 /* the connection has ended: error says why. Delivered once, after all answers */
+    MLA_EVENT_CACHE_GONE = 2,   /* the owner of an attached cache has gone: cache is a dead id, name says which */
+    MLA_EVENT_REFUSED = 3,      /* a table set that was put without waiting was refused: tables, error */
+    MLA_EVENT_DISCONNECTED = 4, /* the handle has ended: error says why. Delivered once, after all answers */
+    /* Of recovery (mla_options.recover_us): */
+    MLA_EVENT_INTERRUPTED = 5, /* the connection has ended: error says why. The library makes another */
+    MLA_EVENT_RECONNECTED = 6, /* it has; restarted: by another daemon. From here on no byte of what was answered
+                                  DISCONNECTED before is read or written any more */
+    MLA_EVENT_LOST = 7         /* the daemon refuses to make this region or cache again: error says why. A cache with a
+                                  name: it is there, and not published */
 };
 
 struct mla_event {
@@ -193,6 +199,8 @@ struct mla_event {
     mla_tables_id tables;
     char name[MLA_FIELD_BYTES + 1];
     struct mla_error_info error;
+    mla_region_id region; /* LOST: of a region or a sync page; 0: it is cache */
+    bool restarted;       /* RECONNECTED */
 };
 
 typedef void (*mla_event_fn)(struct mla_client *client, const struct mla_event *event, void *user);
@@ -212,8 +220,10 @@ struct mla_options {
     uint64_t max_send_bytes; /* requests that the daemon has not read yet; beyond it MLA_OVERLOADED */
     mla_event_fn on_event;   /* NULL: events are dropped */
     void *user;
-    uint64_t spin_us; /* calls that wait look at the socket by themselves so long before they sleep; 0: at once. A
-                       * wake-up takes microseconds, a spinning thread its processor */
+    uint64_t spin_us;    /* calls that wait look at the socket by themselves so long before they sleep; 0: at once. A
+                          * wake-up takes microseconds, a spinning thread its processor */
+    uint64_t recover_us; /* how long to look for a daemon after the loss of one; 0: the end of the connection is the end
+                          * of the handle; MLA_FOREVER: without end */
 };
 
 static inline void mla_options_init(struct mla_options *o)
@@ -222,6 +232,7 @@ static inline void mla_options_init(struct mla_options *o)
     o->size = sizeof(*o);
     o->timeout_us = 5000000;
     o->max_send_bytes = 64u << 20;
+    o->recover_us = 60000000; /* a supervisor restarts a daemon within seconds */
 }
 
 /* What the daemon said when the connection was made; limit 0: not said. */
@@ -255,6 +266,10 @@ MLA_API enum mla_status mla_open(const struct mla_options *options, struct mla_c
  * and table sets of the connection end with it; struct mla_memory and struct mla_sync stay mapped. BUSY inside a
  * callback. NULL is OK. */
 MLA_API enum mla_status mla_close(struct mla_client *client);
+
+/* Waits until requests can be sent: OK at once unless the connection has been lost and is being made again. PENDING:
+ * not yet. DISCONNECTED: the handle has ended. */
+MLA_API enum mla_status mla_wait_connected(struct mla_client *client, uint64_t timeout_us);
 
 /* About the last call on this handle that did not return MLA_OK (MLA_PENDING included); valid until the next call. */
 MLA_API const struct mla_error_info *mla_last_error(const struct mla_client *client);
@@ -314,6 +329,10 @@ struct mla_region_desc {
      * -errno; the call ends with SYSTEM_ERROR. NULL: not called. */
     int (*open_part)(void *open_user, size_t part);
     void *open_user;
+    /* Not NULL: open_part and open_user are kept, to be asked again when the region is registered again after a
+     * reconnect, until open_done(open_user) says that they are not needed any more: exactly once, also when the call
+     * fails. NULL: they are for this call alone, and the region is lost (MLA_EVENT_LOST) when the connection is. */
+    void (*open_done)(void *open_user);
 };
 
 static inline void mla_region_desc_init(struct mla_region_desc *d)
