@@ -110,7 +110,7 @@ static void weigh(const struct app *app, const struct plan_request *request, str
 /* What kernels need beside partials is known of each job, and no less together. The splits of a batch-invariant job are
  * its own, so their partials are known before it has company, too; those of others are cut to what is left, but for
  * contexts that are cut for their length. The scheduler keeps the sum over a batch within the device's workspace. */
-int batch_cost(struct app *app, struct app_job *job, struct mla_error *err)
+static int find_cost(struct app *app, struct app_job *job, struct mla_error *err)
 {
     const struct be_facts *facts = be_facts(&app->be);
     struct app_batch *b = &app->probe;
@@ -139,6 +139,30 @@ int batch_cost(struct app *app, struct app_job *job, struct mla_error *err)
     else if (job->batch_invariant && make_plan(app, b, &job, 1, job->tables->n_seqs) == 0)
         job->sched.cost = scratch + b->plan.workspace_bytes;
     plans_let_go(b);
+    return 0;
+}
+
+/* The jobs of a table set are mostly alike. */
+int batch_cost(struct app *app, struct app_job *job, struct mla_error *err)
+{
+    struct app_weight *w = &job->tables->weight;
+    uint64_t part_max_ns = batch_part_max_ns(app);
+    if (w->n_parts == 0 || w->heads != job->abi.heads || w->mask != job->abi.mask ||
+        w->batch_invariant != job->batch_invariant || w->part_max_ns != part_max_ns) {
+        int rc = find_cost(app, job, err);
+        if (rc != 0)
+            return rc;
+        *w = (struct app_weight){.heads = job->abi.heads,
+                                 .mask = job->abi.mask,
+                                 .batch_invariant = job->batch_invariant,
+                                 .part_max_ns = part_max_ns,
+                                 .n_parts = job->sched.n_parts,
+                                 .cost = job->sched.cost,
+                                 .load_ns = job->sched.load_ns};
+    }
+    job->sched.n_parts = w->n_parts;
+    job->sched.cost = w->cost;
+    job->sched.load_ns = w->load_ns;
     return 0;
 }
 

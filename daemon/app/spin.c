@@ -3,6 +3,7 @@
  * peers, is libuv's, which runs at least once a slice. */
 #include "daemon/app/state.h"
 #include "daemon/util/clock.h"
+#include "daemon/util/relax.h"
 
 #define SLICE_NS (50 * MLA_NS_PER_US)
 
@@ -23,6 +24,8 @@ static bool spin_slice(struct app *app)
             turn_end(app, now_ns);
         }
         began_ns = now_ns;
+        if (!heard && !answered)
+            mla_relax();
         if (now_ns >= end_ns || (app->sched_timer_ns != 0 && now_ns >= app->sched_timer_ns))
             break;
     }

@@ -137,6 +137,15 @@ struct app_attachment {
     struct list in_cache;
 };
 
+/* What a job of a table set weighs, and of which jobs that is true: batch_cost(). */
+struct app_weight {
+    uint32_t heads, mask;
+    bool batch_invariant;
+    uint64_t part_max_ns;
+    uint32_t n_parts; /* 0: not known yet */
+    uint64_t cost, load_ns;
+};
+
 struct app_table_set {
     struct app_object object;
     uint64_t id;     /* the client's */
@@ -150,6 +159,7 @@ struct app_table_set {
     uint64_t bytes;       /* charged to the client */
     uint64_t tokens;      /* sum of q_len */
     uint32_t max_entries; /* that a sequence needs */
+    struct app_weight weight;
     UT_hash_handle hh;
 };
 

@@ -86,7 +86,8 @@ struct be_done_word {
 /* One launch. Memory that items read (jobs, seqs, tables, plan arrays, status) comes from be_host_alloc(). */
 struct be_batch {
     const struct plan *plan;
-    uint64_t plan_id; /* not 0: plans with the same number are equal, for ever */
+    uint64_t plan_id; /* not 0: plans with the same number are equal, for ever; below BE_STEPS_PLAN_ID, which the
+                         backend's own begin with */
     const struct mla_abi_job *jobs;
     const struct mla_abi_seq *seqs;
     uint32_t n_jobs;
@@ -102,7 +103,8 @@ struct be_batch {
                               BE_GAP_UNKNOWN, which stays where nothing was measured */
 };
 
-#define BE_GAP_UNKNOWN UINT64_MAX
+#define BE_GAP_UNKNOWN   UINT64_MAX
+#define BE_STEPS_PLAN_ID (UINT64_C(1) << 63)
 
 /* One layer of a step. The words are host mappings of sync pages. */
 struct be_layer {

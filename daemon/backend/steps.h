@@ -29,6 +29,7 @@ struct be_steps_plan {
     uint32_t parts[BE_STEPS_JOIN_MAX];
     uint32_t n; /* 0: free */
     uint32_t uses;
+    uint64_t id;      /* be_batch.plan_id; of numbers that nobody else gives */
     uint64_t used_at; /* for the choice of which goes */
     struct plan plan;
     struct plan_capacity cap; /* of its arrays */

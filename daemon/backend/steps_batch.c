@@ -113,6 +113,7 @@ static bool write_records(struct be_steps_batch *b)
         }
     }
     b->batch = (struct be_batch){.plan = &b->plan->plan,
+                                 .plan_id = b->plan->id,
                                  .jobs = b->jobs,
                                  .seqs = b->seqs,
                                  .n_jobs = set->n,

@@ -119,6 +119,7 @@ struct be_steps_plan *be_steps_plan(struct be_steps *s, const struct be_steps_se
     }
     oldest->n = set->n;
     oldest->used_at = ++s->n_planned;
+    oldest->id = BE_STEPS_PLAN_ID | s->n_planned;
     return oldest;
 }
 

@@ -68,6 +68,11 @@ size_t kernels_more_bytes(const struct mla_kernels *kernels, uint64_t units, uin
 uint64_t kernels_scratch_bytes(const struct mla_kernels *kernels, uint64_t units, uint64_t pages, uint64_t tokens,
                                uint32_t n_jobs);
 
+/* mla_kernels_more_write() */
+int kernels_more_write(struct mla_kernels *k, const struct plan *plan, const struct mla_abi_job *jobs, uint32_t n_jobs,
+                       const struct mla_abi_seq *seqs, uint32_t n_seqs, void *more, uint64_t address,
+                       uint64_t workspace, bool again, struct mla_kernels_launch *launch);
+
 /* A whole file and a zero byte behind it, the caller's to free. NULL with errno. */
 char *kernels_read_file(const char *path, size_t *bytes);
 

@@ -91,17 +91,19 @@ static void put(char *to, const void *from, size_t n, size_t bytes)
         memcpy(to, from, n * bytes);
 }
 
-int mla_kernels_blob_write(struct mla_kernels *kernels, const struct plan *plan, const struct mla_abi_job *jobs,
-                           uint32_t n_jobs, const struct mla_abi_seq *seqs, uint32_t n_seqs, void *blob,
-                           uint64_t address, uint64_t workspace, struct mla_kernels_launch *launch)
+static int blob_write(struct mla_kernels *kernels, const struct plan *plan, const struct mla_abi_job *jobs,
+                      uint32_t n_jobs, const struct mla_abi_seq *seqs, uint32_t n_seqs, void *blob, uint64_t address,
+                      uint64_t workspace, bool again, struct mla_kernels_launch *launch)
 {
     struct blob_layout l = lay_out_plan(kernels, plan, n_jobs, n_seqs);
     char *to = blob;
     put(to + l.jobs, jobs, n_jobs, sizeof *jobs);
     put(to + l.seqs, seqs, n_seqs, sizeof *seqs);
-    put(to + l.tiles, plan->tiles, plan->n_tiles, sizeof *plan->tiles);
-    put(to + l.items, plan->items, plan->n_items, sizeof *plan->items);
-    put(to + l.reduces, plan->reduces, plan->n_reduces, sizeof *plan->reduces);
+    if (!again) {
+        put(to + l.tiles, plan->tiles, plan->n_tiles, sizeof *plan->tiles);
+        put(to + l.items, plan->items, plan->n_items, sizeof *plan->items);
+        put(to + l.reduces, plan->reduces, plan->n_reduces, sizeof *plan->reduces);
+    }
     launch->abi = (struct mla_abi_launch){
         .jobs = address_of(address, l.jobs, n_jobs),
         .seqs = address_of(address, l.seqs, n_seqs),
@@ -118,8 +120,22 @@ int mla_kernels_blob_write(struct mla_kernels *kernels, const struct plan *plan,
     for (uint32_t j = 0; j < n_jobs; j++)
         if (jobs[j].user_status != 0)
             launch->abi.flags |= MLA_ABI_LAUNCH_USER_STATUS;
-    return mla_kernels_more_write(kernels, plan, jobs, n_jobs, seqs, n_seqs, to + l.more, address + l.more, workspace,
-                                  launch);
+    return kernels_more_write(kernels, plan, jobs, n_jobs, seqs, n_seqs, to + l.more, address + l.more, workspace,
+                              again, launch);
+}
+
+int mla_kernels_blob_write(struct mla_kernels *kernels, const struct plan *plan, const struct mla_abi_job *jobs,
+                           uint32_t n_jobs, const struct mla_abi_seq *seqs, uint32_t n_seqs, void *blob,
+                           uint64_t address, uint64_t workspace, struct mla_kernels_launch *launch)
+{
+    return blob_write(kernels, plan, jobs, n_jobs, seqs, n_seqs, blob, address, workspace, false, launch);
+}
+
+int mla_kernels_blob_write_again(struct mla_kernels *kernels, const struct plan *plan, const struct mla_abi_job *jobs,
+                                 uint32_t n_jobs, const struct mla_abi_seq *seqs, uint32_t n_seqs, void *blob,
+                                 uint64_t address, uint64_t workspace, struct mla_kernels_launch *launch)
+{
+    return blob_write(kernels, plan, jobs, n_jobs, seqs, n_seqs, blob, address, workspace, true, launch);
 }
 
 struct grid {

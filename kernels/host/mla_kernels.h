@@ -96,6 +96,12 @@ int mla_kernels_blob_write(struct mla_kernels *kernels, const struct plan *plan,
                            uint32_t n_jobs, const struct mla_abi_seq *seqs, uint32_t n_seqs, void *blob,
                            uint64_t address, uint64_t workspace, struct mla_kernels_launch *launch);
 
+/* The same for a blob that the last writing left there for an equal plan, as many jobs and sequences, and the same
+ * address: jobs, sequences and workspace may be others. Less work, by what follows from the plan alone. */
+int mla_kernels_blob_write_again(struct mla_kernels *kernels, const struct plan *plan, const struct mla_abi_job *jobs,
+                                 uint32_t n_jobs, const struct mla_abi_seq *seqs, uint32_t n_seqs, void *blob,
+                                 uint64_t address, uint64_t workspace, struct mla_kernels_launch *launch);
+
 /* The parts of a blob that are not the caller's own records and plan, for callers who let the kernels read those where
  * they are (16-byte aligned): launch->abi is filled by the caller, then this writes the rest at address and fills
  * launch->more. Nothing to do when the bytes are 0. As mla_kernels_blob_write(). */

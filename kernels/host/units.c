@@ -306,9 +306,10 @@ static void write_parts(const struct mla_kernels *k, const struct plan *plan, ui
     }
 }
 
-int mla_kernels_more_write(struct mla_kernels *k, const struct plan *plan, const struct mla_abi_job *jobs,
-                           uint32_t n_jobs, const struct mla_abi_seq *seqs, uint32_t n_seqs, void *more,
-                           uint64_t address, uint64_t workspace, struct mla_kernels_launch *launch)
+/* again: the plan's sections are there already, and what the records of sequences have of them. */
+int kernels_more_write(struct mla_kernels *k, const struct plan *plan, const struct mla_abi_job *jobs, uint32_t n_jobs,
+                       const struct mla_abi_seq *seqs, uint32_t n_seqs, void *more, uint64_t address,
+                       uint64_t workspace, bool again, struct mla_kernels_launch *launch)
 {
     memset(launch->more, 0, sizeof launch->more);
     if (!kernels_have_units(k))
@@ -331,7 +332,11 @@ int mla_kernels_more_write(struct mla_kernels *k, const struct plan *plan, const
     }
     for (uint32_t s = 0; s < n_seqs; s++) {
         uint32_t job = seqs[s].job, of_job = s - jobs[job].first_seq;
+        uint64_t parts = again ? records[s].parts : 0;
+        uint32_t n_parts = again ? records[s].n_parts : 0;
         records[s] = seq_of(&jobs[job], &seqs[s], of_job);
+        records[s].parts = parts;
+        records[s].n_parts = n_parts;
         records[s].unit.map = at + scratch.maps + (uint64_t)job * MLA_SM90_MAP_BYTES;
         records[s].unit.pages = page_ids;
         records[s].unit.limits = limits;
@@ -341,9 +346,11 @@ int mla_kernels_more_write(struct mla_kernels *k, const struct plan *plan, const
     }
     uint32_t n_clusters = kernels_clusters_of_units(k, units);
     uint32_t *lists = (uint32_t *)(void *)((char *)more + l.lists);
-    make_lists(k, plan, n_clusters, lists);
-    write_parts(k, plan, n_seqs, n_clusters, lists, records, (struct mla_sm90_part *)(void *)((char *)more + l.parts),
-                address + l.parts);
+    if (!again) {
+        make_lists(k, plan, n_clusters, lists);
+        write_parts(k, plan, n_seqs, n_clusters, lists, records,
+                    (struct mla_sm90_part *)(void *)((char *)more + l.parts), address + l.parts);
+    }
     struct mla_sm90_launch mine = {
         .abi = launch->abi,
         .seqs = address + l.seqs,
@@ -354,4 +361,11 @@ int mla_kernels_more_write(struct mla_kernels *k, const struct plan *plan, const
     };
     memcpy(launch, &mine, sizeof mine);
     return 0;
+}
+
+int mla_kernels_more_write(struct mla_kernels *kernels, const struct plan *plan, const struct mla_abi_job *jobs,
+                           uint32_t n_jobs, const struct mla_abi_seq *seqs, uint32_t n_seqs, void *more,
+                           uint64_t address, uint64_t workspace, struct mla_kernels_launch *launch)
+{
+    return kernels_more_write(kernels, plan, jobs, n_jobs, seqs, n_seqs, more, address, workspace, false, launch);
 }

@@ -81,6 +81,7 @@ struct cu_slot {
     CUdeviceptr word_device;
     uint64_t *status;
     unsigned char *blob;
+    uint64_t plan_id;             /* be_batch's, of what blob holds */
     CUdeviceptr blob_device;      /* of the pinned one */
     CUdeviceptr blob_device_copy; /* in device memory */
 };
@@ -91,8 +92,23 @@ struct cu_ahead {
     CUevent copied; /* by the stream of copies */
     /* Parts of the blocks at slot_memory and slot_device. */
     unsigned char *blob;
+    uint64_t plan_id;
     CUdeviceptr blob_device;
     CUdeviceptr blob_device_copy;
+};
+
+/* A layer on the stream that waits for its word: park.c. */
+struct cu_park {
+    struct be_steps_batch *parked; /* NULL: none */
+    uint32_t index;                /* among batches[] and ahead[] */
+    uint64_t prepared_at;          /* of it: the record may be another's since */
+    uint64_t value;                /* that is waited for */
+    uint64_t not_before_ns;
+    uint64_t n_parked;
+    void *pinned; /* the words, and a blob of a dummy */
+    CUdeviceptr device;
+    CUdeviceptr dummy;
+    CUevent copied;
 };
 
 enum cu_state { CU_STARTING, CU_RUNNING, CU_ENDED };
@@ -106,7 +122,7 @@ struct cu_options {
     uint64_t workspace_bytes;
     bool blob_pinned;
     bool programmatic; /* kernels of a launch overlap where they can */
-    bool own_costs; /* not the kernels' */
+    bool own_costs;    /* not the kernels' */
     struct plan_costs costs;
 };
 
@@ -145,6 +161,9 @@ struct backend {
     struct mla_error lost_error;
     struct cu_slot slots[CU_SLOTS];
     struct cu_ahead ahead[BE_STEPS_BATCHES];
+    struct cu_park park;
+    bool ran_kernels; /* some launch had items; a reducer */
+    bool ran_reducer;
     uint32_t first_slot;
     uint32_t n_slots;
     uint64_t last_value;
@@ -197,6 +216,17 @@ void cu_pace_ended(struct backend *be, const struct be_batch *batch);
 /* From when until when the end of what runs is expected, and to be looked for without pauses; false: it is no launch.
  */
 bool cu_pace_look(const struct backend *be, uint64_t *from_ns, uint64_t *until_ns);
+
+/* park.c: on the GPU thread. */
+CUresult cu_park_open(struct backend *be);
+void cu_park_close(struct backend *be);
+/* A launch that is expected, whose records are written, goes on the stream if nothing else may want it. */
+void cu_park(struct backend *be, struct be_steps_batch *batch, uint32_t index);
+/* Whether the request is what is parked; then it runs now. */
+bool cu_park_go(struct backend *be, const struct be_request *request);
+/* What is parked is let go without having run; in front of everything that needs the stream, or the driver to wait. */
+void cu_unpark(struct backend *be);
+void cu_park_look(struct backend *be); /* behind everything that may begin or end a step */
 
 /* launch.c: on the GPU thread. */
 int cu_slots_open(struct backend *be, struct mla_error *err);

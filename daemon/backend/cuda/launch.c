@@ -58,6 +58,8 @@ int cu_slots_open(struct backend *be, struct mla_error *err)
     }
     if (r == CUDA_SUCCESS)
         r = open_ahead(be, device);
+    if (r == CUDA_SUCCESS)
+        r = cu_park_open(be);
     return r == CUDA_SUCCESS ? 0 : cu_refuse(be, err, r, call, MLA_OUT_OF_MEMORY, NULL, "no memory for work in flight");
 }
 
@@ -72,6 +74,7 @@ void cu_slots_close(struct backend *be)
     for (size_t i = 0; i < BE_STEPS_BATCHES; i++)
         if (be->ahead[i].copied && !be->lost)
             cu_ok(be, be->cu.cuEventDestroy(be->ahead[i].copied), "cuEventDestroy");
+    cu_park_close(be);
     free(be->large);
     if (be->slot_device && !be->lost)
         cu_ok(be, be->cu.cuMemFree(be->slot_device), "cuMemFree");
@@ -111,6 +114,17 @@ static void *large_blob(struct backend *be, size_t bytes)
     if (!be->large)
         cu_lose(be, CUDA_ERROR_OUT_OF_MEMORY, "malloc");
     return be->large;
+}
+
+/* Records to a blob whose memory holds those of the plan *plan_id from before; they become those of the batch's. */
+static bool write_blob(struct backend *be, const struct be_batch *batch, unsigned char *blob, CUdeviceptr address,
+                       uint64_t *plan_id, struct mla_kernels_launch *launch)
+{
+    bool again = batch->plan_id != 0 && *plan_id == batch->plan_id;
+    *plan_id = batch->plan_id;
+    return maps_ok(be, (again ? mla_kernels_blob_write_again : mla_kernels_blob_write)(
+                           be->kernels, batch->plan, batch->jobs, batch->n_jobs, batch->seqs, batch->n_seqs, blob,
+                           address, be->workspace, launch));
 }
 
 /* While the batch before it runs, beside it; otherwise on its stream, which is shorter. */
@@ -153,9 +167,8 @@ static bool put_blob(struct backend *be, const struct be_batch *batch, struct cu
     }
     if (large)
         return put_large_blob(be, batch, bytes, used, launch);
-    if (!maps_ok(be, mla_kernels_blob_write(
-                         be->kernels, batch->plan, batch->jobs, batch->n_jobs, batch->seqs, batch->n_seqs, slot->blob,
-                         in_place ? slot->blob_device : slot->blob_device_copy, be->workspace, launch)))
+    if (!write_blob(be, batch, slot->blob, in_place ? slot->blob_device : slot->blob_device_copy, &slot->plan_id,
+                    launch))
         return false;
     return in_place || copy_blob(be, slot, bytes);
 }
@@ -177,9 +190,8 @@ static bool write_ahead(struct backend *be, const struct be_batch *batch, struct
     bool in_place = be->options.blob_pinned;
     if (bytes > CU_BLOB_BYTES || !ahead_is_free(be, ahead))
         return false;
-    if (!maps_ok(be, mla_kernels_blob_write(
-                         be->kernels, batch->plan, batch->jobs, batch->n_jobs, batch->seqs, batch->n_seqs, ahead->blob,
-                         in_place ? ahead->blob_device : ahead->blob_device_copy, be->workspace, &ahead->launch)))
+    if (!write_blob(be, batch, ahead->blob, in_place ? ahead->blob_device : ahead->blob_device_copy, &ahead->plan_id,
+                    &ahead->launch))
         return false;
     return in_place || (call_ok(be, be->cu.cuMemcpyHtoDAsync(ahead->blob_device_copy, ahead->blob, bytes, be->copies),
                                 "cuMemcpyHtoDAsync") &&
@@ -189,11 +201,14 @@ static bool write_ahead(struct backend *be, const struct be_batch *batch, struct
 bool cu_ahead_write(struct backend *be)
 {
     uint32_t index;
-    struct be_steps_batch *b = be_steps_prepare(&be->steps);
+    cu_park_look(be);
+    struct be_steps_batch *b = be->lost ? NULL : be_steps_prepare(&be->steps);
     if (!b)
         return false;
     be_steps_batch_of(&be->steps, &b->request, &index);
     b->prepared = write_ahead(be, &b->batch, &be->ahead[index]);
+    if (!be->lost)
+        cu_park(be, b, index);
     return true;
 }
 
@@ -260,13 +275,21 @@ static void begin_launch(struct backend *be, struct cu_slot *slot)
     struct be_batch *batch = slot->request->batch;
     struct mla_kernels_launch launch;
     batch->taken_ns = mla_now_ns();
-    choose_timing(be, slot);
-    if (!put_records(be, slot, &launch))
-        return;
-    /* Until it has ended: not before this. */
-    batch->started_ns = mla_now_ns();
-    if ((slot->timed && !call_ok(be, be->cu.cuEventRecord(slot->started, be->stream), "cuEventRecord")) ||
-        !run_kernels(be, &launch) || !write_done_words(be, batch, slot) || !put_end(be, slot))
+    if (cu_park_go(be, slot->request)) {
+        batch->started_ns = batch->taken_ns;
+    } else {
+        choose_timing(be, slot);
+        if (!put_records(be, slot, &launch))
+            return;
+        /* Until it has ended: not before this. */
+        batch->started_ns = mla_now_ns();
+        if ((slot->timed && !call_ok(be, be->cu.cuEventRecord(slot->started, be->stream), "cuEventRecord")) ||
+            !run_kernels(be, &launch))
+            return;
+        be->ran_kernels |= batch->plan->n_items != 0;
+        be->ran_reducer |= batch->plan->n_reduces != 0;
+    }
+    if (!write_done_words(be, batch, slot) || !put_end(be, slot))
         return;
     batch->submitted_ns = mla_now_ns();
     struct be_event event = {.kind = BE_SUBMITTED, .request = slot->request};
@@ -295,6 +318,8 @@ static void begin_abort(struct backend *be, struct cu_slot *slot)
 void cu_begin(struct backend *be, struct be_request *request)
 {
     struct cu_slot *slot = &be->slots[(be->first_slot + be->n_slots) % CU_SLOTS];
+    if (be->park.parked && request != &be->park.parked->request)
+        cu_unpark(be);
     slot->request = request;
     slot->on_stream = false;
     slot->timed = false;

@@ -116,6 +116,7 @@ int cu_start(struct backend *be, struct mla_error *err)
 
 void cu_stop(struct backend *be)
 {
+    cu_unpark(be);
     be_watches_free(&be->watches);
     be_steps_free(&be->steps);
     if (be->stream && !be->lost)

@@ -2,6 +2,7 @@
 
 #include "daemon/backend/cuda/gpu.h"
 #include "daemon/util/clock.h"
+#include "daemon/util/relax.h"
 
 static void word_came(void *backend, struct be_request *watch, bool aborted)
 {
@@ -29,6 +30,7 @@ static void run(struct backend *be, struct be_request *request)
 {
     switch (request->op) {
     case BE_MAP:
+        cu_unpark(be);
         map(be, request);
         break;
     case BE_WATCH:
@@ -42,9 +44,11 @@ static void run(struct backend *be, struct be_request *request)
         break;
     case BE_STEP:
         be_steps_begin(&be->steps, request);
+        cu_park_look(be);
         break;
     case BE_STEP_END:
         be_steps_end(&be->steps, request);
+        cu_park_look(be);
         be_port_done(&be->port, request, NULL);
         break;
     case BE_LAUNCH:
@@ -113,7 +117,8 @@ static bool serve_steps(struct backend *be)
         return false;
     uint64_t now = mla_now_ns();
     bool any = be_steps_poll(&be->steps, now);
-    struct be_request *request = cu_slots_full(be) ? NULL : be_steps_launch(&be->steps, now);
+    cu_park_look(be);
+    struct be_request *request = be->lost || cu_slots_full(be) ? NULL : be_steps_launch(&be->steps, now);
     if (request)
         cu_begin(be, request);
     return any || request;
@@ -124,6 +129,7 @@ static void serve(struct backend *be)
     struct be_request *request;
     be_port_beat(&be->port);
     bool any = cu_end_some(be);
+    cu_park_look(be);
     any |= serve_steps(be);
     if (!be->lost && take(be, &request)) {
         run(be, request);
@@ -143,6 +149,8 @@ static void serve(struct backend *be)
     uint64_t pause = be->lost ? 0 : next_pause_ns(be, now);
     if (pause != 0)
         be_port_pause(&be->port, pause);
+    else
+        mla_relax();
 }
 
 /* Nothing is answered any more; requests are taken so that their ring does not fill. */
