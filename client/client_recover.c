@@ -215,6 +215,7 @@ void mlac_recover_notice(struct mla_client *c)
     c->recover.restarted = false;
     if (was_up)
         tell(c, MLA_EVENT_INTERRUPTED, &c->why);
+    mlac_expire(c);
     feed(c, (struct mlac_recover_event){.kind = MLAC_ON_LOST, .status = c->why.code});
 }
 
