@@ -42,7 +42,7 @@ static void launch(struct sched_batch *batch)
 {
     struct device_run *run = sim.run;
     uint64_t us = (load_of(batch) + run->fixed_us) * (100 + run->slower_percent) / 100;
-    uint64_t begin = sim.free_us > sim.now_us ? sim.free_us : sim.now_us;
+    uint64_t there = sim.now_us + run->launch_us, begin = sim.free_us > there ? sim.free_us : there;
     if (sim.n_on_device == SCHED_BATCHES)
         ck_abort_msg("more launches than slots");
     sim.free_us = begin + us;
@@ -51,6 +51,16 @@ static void launch(struct sched_batch *batch)
     run->busy_us += us;
     run->launches++;
     run->longest_us = us > run->longest_us ? us : run->longest_us;
+}
+
+static void launch_and_tell(struct sched_batch *batch)
+{
+    launch(batch);
+    if (sim.run->launch_us != 0)
+        sched_step(&sim.sched, &(struct sched_event){.kind = SCHED_SUBMITTED,
+                                                     .now_ns = sim.now_us * NS,
+                                                     .batch = batch,
+                                                     .at_ns = (sim.now_us + sim.run->launch_us) * NS});
 }
 
 static void place_again(struct device_client *c, uint64_t at_us)
@@ -93,11 +103,11 @@ static void carry_out(void)
                                                          .predicted_ns = (load_of(a.batch) + sim.run->fixed_us) * NS,
                                                          .generation = a.generation});
         else if (a.kind == SCHED_LAUNCH)
-            launch(a.batch);
+            launch_and_tell(a.batch);
         else if (a.kind == SCHED_REPLY)
             reply((struct sim_job *)(void *)a.job, &a);
         else if (a.kind == SCHED_SET_TIMER)
-            sim.timer_us = (a.at_ns + NS - 1) / NS;
+            sim.timer_us = (a.at_ns + NS - 1) / NS + sim.run->timer_late_us;
     }
 }
 
@@ -152,7 +162,7 @@ static void send_due(size_t i, uint32_t place)
 /* Whatever is next: the end of a launch, a client that sends, the timer. False: nothing is. */
 static bool step(void)
 {
-    uint64_t at = sim.n_on_device ? sim.ends_us[0] : NEVER;
+    uint64_t at = sim.n_on_device ? sim.ends_us[0] + sim.run->hear_us : NEVER;
     size_t who = DEVICE_CLIENTS;
     uint32_t place = 0;
     bool timer = sim.timer_us && sim.timer_us < at;
@@ -176,10 +186,11 @@ static bool step(void)
         give((struct sched_event){.kind = SCHED_TIMER});
     } else {
         struct sched_batch *batch = sim.on_device[0];
+        uint64_t ended_us = sim.ends_us[0];
         sim.n_on_device--;
         memmove(sim.on_device, sim.on_device + 1, sizeof(sim.on_device) - sizeof(sim.on_device[0]));
         memmove(sim.ends_us, sim.ends_us + 1, sizeof(sim.ends_us) - sizeof(sim.ends_us[0]));
-        give((struct sched_event){.kind = SCHED_BATCH_DONE, .batch = batch});
+        give((struct sched_event){.kind = SCHED_BATCH_DONE, .batch = batch, .at_ns = ended_us * NS});
     }
     return true;
 }

@@ -29,6 +29,9 @@ struct device_run {
     struct sched_config config;
     uint32_t slower_percent; /* launches take that much more than predicted */
     uint64_t fixed_us;       /* of each launch */
+    uint64_t timer_late_us;  /* how late threads wake up: for the timer, */
+    uint64_t launch_us;      /* from LAUNCH until the device has it, */
+    uint64_t hear_us;        /* from the end of a launch until the scheduler is told, with the time of the end */
     uint64_t until_us;       /* no job is sent past it; all that was accepted ends */
     uint64_t warm_us;        /* what was sent before it counts for nothing */
     uint32_t n_clients;

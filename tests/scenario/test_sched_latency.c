@@ -55,6 +55,22 @@ START_TEST(workers_fill_the_device)
 }
 END_TEST
 
+/* Threads wake up late, for the timer, for a launch and for its end: together by more than the lead. The device does
+ * not wait for them, since the lead follows. */
+START_TEST(the_lead_follows_what_launches_need)
+{
+    run = (struct device_run){.config = DEVICE, .fixed_us = 10, .until_us = 500000, .n_clients = 16};
+    run.timer_late_us = 30;
+    run.launch_us = 40 + 40 * (uint64_t)_i;
+    run.hear_us = 40;
+    for (uint32_t i = 0; i < run.n_clients; i++)
+        run.clients[i] = (struct device_client){.load_us = 65, .think_us = 30, .start_us = 3 * i};
+    device_run(&run);
+    ck_assert_uint_ge(run.busy_us * 1000, run.ended_us * 990);
+    ck_assert_uint_ge(run.longest_us, 4 * 65);
+}
+END_TEST
+
 /* Three times as much as the device can do. What is accepted waits for the backlog's bound and little more, what is
  * refused is told when to come, and those who heed it get all that the device can do. */
 START_TEST(overload_bounds_what_is_accepted)
@@ -168,6 +184,7 @@ MLA_SUITE(sched_latency)
     TCase *tc = mla_tcase(suite, "latency");
     tcase_add_loop_test(tc, small_ones_beside_a_large_one, 0, 3);
     tcase_add_test(tc, workers_fill_the_device);
+    tcase_add_loop_test(tc, the_lead_follows_what_launches_need, 0, 3);
     tcase_add_loop_test(tc, overload_bounds_what_is_accepted, 0, 2);
     tcase_add_test(tc, a_modest_client_is_not_refused);
     tcase_add_test(tc, shares_follow_weights);
