@@ -297,16 +297,29 @@ static int read_scalar(struct reader *r, struct level *l, unsigned i)
     return 0;
 }
 
-/* Occurrences of field number from here to the end of the message; the array is taken for all of them at once. */
+static bool is_repeated_message(const struct mla_body *body, uint64_t number)
+{
+    const ProtobufCFieldDescriptor *d = &body->schema->fields[number - 1];
+    return d->label == PROTOBUF_C_LABEL_REPEATED && d->type == PROTOBUF_C_TYPE_MESSAGE;
+}
+
+/* Occurrences of field number from here to the end of the message; the array is taken for all of them at once. Ends
+ * early, with those so far, behind a field that will be refused: one over the cap, one too many that is unknown, or one
+ * that must have come before; so a body that is refused is not walked through to its end. */
 static bool count_field(const struct level *l, uint32_t number, size_t *count)
 {
     const uint8_t *p = l->p;
+    const struct mla_body *body = l->body;
+    size_t cap = body->fields[number - 1].count_max, unknown = 0, others = 0;
     uint64_t tag;
     *count = 0;
-    while (p < l->end) {
+    while (p < l->end && (cap == 0 || *count <= cap) && unknown <= MLA_CODEC_UNKNOWN_MAX && others <= body->n_fields) {
         if (!get_varint(&p, l->end, HEAD_BYTES_MAX, &tag) || !skip(&p, l->end, tag & 7))
             return false;
-        *count += tag >> 3 == number;
+        uint64_t is = tag >> 3;
+        *count += is == number;
+        unknown += is == 0 || is > body->n_fields;
+        others += is > 0 && is <= body->n_fields && !is_repeated_message(body, is);
     }
     return true;
 }

@@ -20,9 +20,10 @@
 #define MLA_HEADS_MAX            128u
 #define MLA_Q_LEN_MAX            4096u
 #define MLA_KV_LEN_MAX           (1u << 24) /* tokens of one sequence */
-#define MLA_SEQS_PER_JOB_MAX     65536u
-#define MLA_ROWS_PER_JOB_MAX     (1u << 26) /* q_len * heads summed over the job */
+#define MLA_SEQS_PER_JOB_MAX     16384u
+#define MLA_ROWS_PER_JOB_MAX     (1u << 22) /* q_len * heads summed over the job */
 #define MLA_PLANES_MAX           512u
+#define MLA_LAYER_SEQS_MAX       (1u << 20) /* layers of a template times sequences of its table set */
 #define MLA_TOKENS_PER_ENTRY_MAX 4096u
 
 /* Bytes and alignment of the one cache layout, E4M3_576. */

@@ -56,7 +56,7 @@ static const struct key keys[] = {
     {"limits", "write_timeout_ms", KEY_U64, AT(write_timeout_ms), 1, 600000, "10000"},
     {"scheduler", "total_jobs_in_flight", KEY_U64, AT(total_jobs_in_flight), 1, 1 << 24, "65536"},
     {"scheduler", "batch_jobs", KEY_U64, AT(batch_jobs), 1, 1 << 16, "1024"},
-    {"scheduler", "batch_seqs", KEY_U64, AT(batch_seqs), 1, 1 << 20, "65536"},
+    {"scheduler", "batch_seqs", KEY_U64, AT(batch_seqs), 1, 1 << 20, "16384"},
     {"scheduler", "launches", KEY_U64, AT(launches), 1, SCHED_BATCHES, "2"},
     {"scheduler", "max_launch_us", KEY_U64, AT(max_launch_us), 0, 60000000, "2000"},
     {"scheduler", "gather_us", KEY_U64, AT(gather_us), 0, 1000000, "0"},

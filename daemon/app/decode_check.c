@@ -122,9 +122,8 @@ static void row_bounds(const struct check *c, const struct mla_tensor *t, __int1
     __int128 head_span = (__int128)(c->d->heads - 1) * t->head_stride;
     *low = ((__int128)1 << 126);
     *high = -*low;
-    for (uint32_t s = 0; s < set->n_seqs; s++) {
-        if (set->q_len[s] == 0)
-            continue;
+    for (uint32_t i = 0; i < set->n_corners; i++) {
+        uint32_t s = set->corners[i];
         __int128 base = t->compact ? 0 : (__int128)s * t->seq_stride;
         __int128 tokens = t->compact ? (__int128)set->tokens : set->q_len[s];
         __int128 token_span = (tokens - 1) * t->token_stride;
@@ -142,18 +141,12 @@ static void row_bounds(const struct check *c, const struct mla_tensor *t, __int1
 static bool rows_collide(const struct check *c, const struct mla_tensor *t, uint64_t row_bytes)
 {
     const struct app_table_set *set = c->job->tables;
-    uint32_t q_max = 0, seqs = 0;
-    for (uint32_t s = 0; s < set->n_seqs; s++) {
-        if (set->q_len[s] > q_max)
-            q_max = set->q_len[s];
-        seqs = set->q_len[s] > 0 ? s + 1 : seqs;
-    }
     struct {
         __int128 stride, n;
     } dims[3] = {
         {t->head_stride, c->d->heads},
-        {t->token_stride, t->compact ? (__int128)set->tokens : q_max},
-        {t->seq_stride, t->compact ? 1 : seqs},
+        {t->token_stride, t->compact ? (__int128)set->tokens : set->max_q_len},
+        {t->seq_stride, t->compact ? 1 : set->n_seqs_used},
     };
     for (unsigned i = 0; i < 3; i++) {
         if (dims[i].stride < 0)

@@ -120,7 +120,7 @@ struct app_cache {
     char name[MLA_MAX_NAME_BYTES + 1];
     uint32_t gids[MLA_MAX_GIDS];
     size_t n_gids;
-    uint64_t tag; /* the owner's name for what the pages hold */
+    uint64_t tag;            /* the owner's name for what the pages hold */
     struct list attachments; /* app_attachment.in_cache */
     uint32_t n_attachments;
     bool answer; /* DROP_CACHE waits for the last job */
@@ -156,9 +156,11 @@ struct app_table_set {
     uint32_t *pages; /* backend host memory, or NULL */
     uint64_t pages_address;
     uint64_t n_pages;
-    uint64_t bytes;       /* charged to the client */
-    uint64_t tokens;      /* sum of q_len */
-    uint32_t max_entries; /* that a sequence needs */
+    uint64_t bytes;                  /* charged to the client */
+    uint64_t tokens;                 /* sum of q_len */
+    uint32_t max_entries;            /* that a sequence needs */
+    uint32_t max_q_len, n_seqs_used; /* the last sequence with a query token is n_seqs_used - 1 */
+    uint32_t *corners, n_corners;    /* sequences between whose rows all others lie, in any tensor */
     struct app_weight weight;
     UT_hash_handle hh;
 };
@@ -272,7 +274,7 @@ struct app {
     uint64_t sched_timer_ns; /* 0: not armed */
     uv_check_t backend_check;
     uv_prepare_t turn_prepare;
-    uint64_t turn_ns; /* when what runs now began; 0: nothing has since the loop last waited */
+    uint64_t turn_ns;  /* when what runs now began; 0: nothing has since the loop last waited */
     uint64_t n_events; /* of the backend, so far */
     uv_timer_t attach_timer;
     uv_signal_t sigterm, sigint;
@@ -299,7 +301,7 @@ struct app {
     struct app_batch probe; /* buffers for planning a single job */
     struct app_plan plans[APP_PLANS];
     uint64_t n_plans, n_plan_uses;
-    struct list steps;      /* app_template.in_app: steps in flight */
+    struct list steps; /* app_template.in_app: steps in flight */
     uint32_t n_steps;
     uint64_t memory_generation; /* grows when a region or cache that requests may name goes, comes back or moves */
     uint64_t last_serial;       /* of table sets */

@@ -10,6 +10,7 @@ static void set_free(struct app *app, struct app_table_set *set)
         be_host_free(&app->be, set->pages);
     free(set->q_len);
     free(set->kv_len_max);
+    free(set->corners);
     free(set);
 }
 
@@ -21,6 +22,38 @@ static int too_large(struct mla_error *err, const char *field, uint64_t value, u
     return code;
 }
 
+/* Whether b lies on the inner side of the line from a to c, or on it: then it is no corner. Points are (s, q_len[s]);
+ * side is 1 for the hull's upper line, -1 for its lower one. */
+static bool is_inside(const struct app_table_set *set, uint32_t a, uint32_t b, uint32_t c, int side)
+{
+    int64_t ab = (int64_t)b - a, ac = (int64_t)c - a;
+    int64_t up_b = (int64_t)set->q_len[b] - set->q_len[a], up_c = (int64_t)set->q_len[c] - set->q_len[a];
+    return side * (up_b * ac - up_c * ab) <= 0;
+}
+
+/* Where a sequence's first and last rows lie in a tensor is linear in its number and its q_len, whatever the strides.
+ * So those of all lie between those of the corners of the convex hull of (number, q_len), which are few. */
+static int find_corners(struct app_table_set *set)
+{
+    uint32_t *corners = malloc(2 * (size_t)set->n_seqs * sizeof(*corners) + 1), n = 0;
+    if (corners == NULL)
+        return -1;
+    for (int side = -1; side <= 1; side += 2) {
+        uint32_t first = n;
+        for (uint32_t s = 0; s < set->n_seqs; s++) {
+            if (set->q_len[s] == 0)
+                continue;
+            while (n >= first + 2 && is_inside(set, corners[n - 2], corners[n - 1], s, side))
+                n--;
+            corners[n++] = s;
+        }
+    }
+    uint32_t *fitting = realloc(corners, n * sizeof(*corners) + 1);
+    set->corners = fitting == NULL ? corners : fitting;
+    set->n_corners = n;
+    return 0;
+}
+
 /* Sums and bounds over the sequences; what the codec could not see: that the entries are there. */
 static int measure(struct app_table_set *set, uint64_t n_pages, struct mla_error *err)
 {
@@ -29,6 +62,10 @@ static int measure(struct app_table_set *set, uint64_t n_pages, struct mla_error
         uint32_t needed = (set->kv_len_max[s] + set->tokens_per_entry - 1) / set->tokens_per_entry;
         entries += needed;
         set->tokens += set->q_len[s];
+        if (set->q_len[s] > set->max_q_len)
+            set->max_q_len = set->q_len[s];
+        if (set->q_len[s] > 0)
+            set->n_seqs_used = s + 1;
         if (needed > set->max_entries)
             set->max_entries = needed;
         if (n_pages > 0 && set->entries_per_seq > 0 && needed > set->entries_per_seq) {
@@ -72,6 +109,8 @@ static int fill(struct app *app, struct app_table_set *set, const struct mla_put
     int code = measure(set, r->n_pages, err);
     if (code != 0)
         return code;
+    if (find_corners(set) != 0)
+        return (int)mla_error_set(err, MLA_OUT_OF_MEMORY, NULL, "no memory for the table set");
     if (r->n_pages > 0) {
         set->pages = be_host_alloc(&app->be, r->n_pages * sizeof(uint32_t), &set->pages_address);
         if (set->pages == NULL)
@@ -108,9 +147,9 @@ void tables_put(struct app_client *client, const struct net_request *request)
         set->object.kind = APP_TABLE_SET;
         set->serial = ++app->last_serial;
         set->client = client;
-        set->bytes = bytes;
+        set->bytes = bytes + set->n_corners * sizeof(uint32_t);
         client->n_table_sets++;
-        client->queued_bytes += bytes;
+        client->queued_bytes += set->bytes;
         HASH_ADD(hh, client->table_sets, id, sizeof(set->id), set);
         app_reply_status(client, MLA_MSG_PUT_TABLE_SET, request->request_id, NULL);
         return;

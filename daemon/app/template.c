@@ -195,6 +195,18 @@ static void cut(struct app_template *t)
     t->step.launch_max_ns = app->config->max_launch_us * MLA_NS_PER_US;
 }
 
+/* Status words of all layers, and the time that checking them takes, grow with this. */
+static int bounded(const struct app_template *t, uint64_t table_set, struct mla_error *err)
+{
+    const struct app_table_set *set;
+    HASH_FIND(hh, t->client->table_sets, &table_set, sizeof(table_set), set);
+    uint64_t n = set == NULL ? 0 : (uint64_t)t->n_layers * set->n_seqs;
+    if (n <= MLA_LAYER_SEQS_MAX)
+        return 0;
+    return refuse(err, MLA_TOO_LARGE, "table_set", n, MLA_LAYER_SEQS_MAX,
+                  "the template's layers times the sequences of the set are too many");
+}
+
 static int resolve(struct app_template *t, uint64_t table_set, struct mla_error *err)
 {
     struct app *app = t->client->app;
@@ -203,6 +215,8 @@ static int resolve(struct app_template *t, uint64_t table_set, struct mla_error 
     int r = job == NULL ? no_memory(err) : 0;
     t->generation = 0;
     t->n_pins = 0;
+    if (r == 0)
+        r = bounded(t, table_set, err);
     for (uint32_t i = 0; r == 0 && i < t->n_layers; i++) {
         r = resolve_layer(t, i, table_set, job, &entries_per_seq, err);
         if (r != 0)

@@ -6,6 +6,7 @@
 #include "tests/integration/ground.h"
 #include "tests/support/check_main.h"
 #include "tests/support/daemon_fixture.h"
+#include "tests/support/prng.h"
 
 static struct daemon d;
 static struct ground g;
@@ -367,6 +368,46 @@ START_TEST(many_faults)
 }
 END_TEST
 
+/* Where rows of sequences of any lengths begin, with strides of either sign: to the last byte of the region and no
+ * further. */
+START_TEST(ragged_sequences_in_a_region)
+{
+    setup();
+    struct prng p = {5};
+    uint32_t q_len[16], kv_len[16] = {0};
+    for (uint64_t id = 100; id < 300; id++) {
+        uint32_t n = 1 + prng_below(&p, 16);
+        int64_t token = 16 * ((int64_t)prng_below(&p, 200) - 100),
+                seq = 16 * (1 + (int64_t)prng_below(&p, 100)) * (id % 2 == 0 ? 1 : -1);
+        int64_t low = INT64_MAX, high = INT64_MIN;
+        for (uint32_t s = 0; s < n; s++) {
+            q_len[s] = s == 0 ? 1 + prng_below(&p, 9) : prng_below(&p, 10);
+            for (int64_t t = 0; t < q_len[s]; t++) {
+                int64_t at = s * seq + t * token;
+                low = at < low ? at : low;
+                high = at > high ? at : high;
+            }
+        }
+        mla_message_init(&m, MLA_MSG_PUT_TABLE_SET);
+        m.put_table_set.id = id;
+        m.put_table_set.q_len = q_len;
+        m.put_table_set.kv_len_max = kv_len;
+        m.put_table_set.n_q_len = m.put_table_set.n_kv_len_max = n;
+        raw_expect(&g.r, &m, MLA_OK, NULL);
+        const uint64_t first = (uint64_t)-low, last = KV_BYTES - (uint64_t)(high + 576);
+        struct mla_tensor t = {
+            .present = true, .region = g.kv_region, .seq_stride = seq, .token_stride = token, .head_stride = 16};
+#define RAGGED (q->table_set = id, q->heads = 1, q->q = t, q->lse.present = false)
+        TAKEN((t.offset = first, RAGGED));
+        TAKEN((t.offset = last, RAGGED));
+        REFUSED((t.offset = last + 16, RAGGED), MLA_OUT_OF_BOUNDS, "q.offset");
+        if (first >= 16)
+            REFUSED((t.offset = first - 16, RAGGED), MLA_OUT_OF_BOUNDS, "q.offset");
+    }
+    teardown();
+}
+END_TEST
+
 MLA_SUITE(mlad_decode)
 {
     TCase *tc = mla_tcase(suite, "decode");
@@ -377,4 +418,5 @@ MLA_SUITE(mlad_decode)
     tcase_add_test(tc, objects_that_do_not_fit);
     tcase_add_test(tc, faults_in_the_answer_and_in_status_words);
     tcase_add_test(tc, many_faults);
+    tcase_add_test(tc, ragged_sequences_in_a_region);
 }

@@ -55,7 +55,7 @@ static const struct key {
     NUM(NUMBER, limits, write_timeout_ms, 1, 600000, 10000),
     NUM(NUMBER, scheduler, total_jobs_in_flight, 1, 16 * MIB, 65536),
     NUM(NUMBER, scheduler, batch_jobs, 1, 65536, 1024),
-    NUM(NUMBER, scheduler, batch_seqs, 1, MIB, 65536),
+    NUM(NUMBER, scheduler, batch_seqs, 1, MIB, 16384),
     NUM(NUMBER, scheduler, launches, 1, 2, 2),
     NUM(NUMBER, scheduler, max_launch_us, 0, 60000000, 2000),
     NUM(NUMBER, scheduler, gather_us, 0, 1000000, 0),

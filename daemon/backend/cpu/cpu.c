@@ -98,16 +98,20 @@ static int cpu_submit(struct backend *be, struct be_request *request)
     return be_port_submit(&be->device.port, request);
 }
 
+#define HOST_ALIGN 64u
+
+/* From calloc(), which has large pieces from the kernel as zeroes and so need not touch them; what it gave is written
+ * down in front of what is handed out. */
 static void *cpu_host_alloc(struct backend *be, size_t bytes, uint64_t *address)
 {
     (void)be;
-    if (bytes > SIZE_MAX - 63)
+    if (bytes > SIZE_MAX - 2 * HOST_ALIGN)
         return NULL;
-    size_t rounded = bytes == 0 ? 64 : (bytes + 63) & ~(size_t)63;
-    void *memory = aligned_alloc(64, rounded);
-    if (!memory)
+    char *base = calloc(1, bytes + 2 * HOST_ALIGN);
+    if (!base)
         return NULL;
-    memset(memory, 0, rounded);
+    char *memory = base + HOST_ALIGN + (HOST_ALIGN - (uintptr_t)base % HOST_ALIGN) % HOST_ALIGN;
+    memcpy(memory - sizeof(base), &base, sizeof(base));
     if (address)
         *address = (uint64_t)(uintptr_t)memory;
     return memory;
@@ -115,8 +119,11 @@ static void *cpu_host_alloc(struct backend *be, size_t bytes, uint64_t *address)
 
 static void cpu_host_free(struct backend *be, void *memory)
 {
+    char *base = NULL;
     (void)be;
-    free(memory);
+    if (memory)
+        memcpy(&base, (char *)memory - sizeof(base), sizeof(base));
+    free(base);
 }
 
 static uint64_t cpu_progress(const struct backend *be)
