@@ -8,8 +8,9 @@
 #define NS_LIMIT  (UINT64_C(1) << 38) /* of a prediction, 4 minutes: products stay below 2^64 */
 #define PAST_NS   (UINT64_C(1) << 27) /* so much of what was predicted, 134 ms, counts in full */
 
-#define LEAD_TIMES 4u
-#define LAG_MEMORY 64u
+#define LEAD_TIMES 4u  /* the lead is at most so many times what is configured, and at least that part of it */
+#define LAG_MEMORY 64u /* launches */
+#define OFF_PART   32u
 
 uint64_t sched_pace_scaled(const struct sched *s, uint64_t predicted_ns)
 {
@@ -88,13 +89,17 @@ static uint64_t later(uint64_t ns, uint64_t by_ns)
     return ns > UINT64_MAX - by_ns ? UINT64_MAX : ns + by_ns;
 }
 
-/* What a launch takes to get to the device, timers and threads that wake up included, and a quarter more. */
-static uint64_t lead(const struct sched *s)
+/* What a launch takes to get to the device, timers and threads that wake up included, a quarter more, and what the end
+ * of the one before it, which takes as long as running_ns, may be off. */
+static uint64_t lead(const struct sched *s, uint64_t running_ns)
 {
-    uint64_t least = s->config.lead_ns, ns = s->lag_ns + s->lag_ns / 4;
-    if (ns <= least)
-        return least;
-    return ns / LEAD_TIMES < least ? ns : least * LEAD_TIMES;
+    uint64_t as_configured = s->config.lead_ns;
+    if (s->lag_ns == 0)
+        return as_configured;
+    uint64_t ns = s->lag_ns + s->lag_ns / 4 + running_ns / OFF_PART;
+    if (ns < as_configured / LEAD_TIMES)
+        return as_configured / LEAD_TIMES;
+    return ns / LEAD_TIMES < as_configured ? ns : as_configured * LEAD_TIMES;
 }
 
 /* Grows at once, shrinks slowly: a launch that comes too late costs more than a job that just misses it. */
@@ -102,8 +107,8 @@ void sched_pace_submitted(struct sched *s, struct sched_batch *batch, uint64_t a
 {
     if (at_ns == 0 || batch->due_ns == 0 || at_ns < batch->due_ns || batch->state != SCHED_SLOT_RUNNING)
         return;
-    uint64_t lag = at_ns - batch->due_ns;
-    s->lag_ns = lag > s->lag_ns ? (lag + s->lag_ns) / 2 : s->lag_ns - (s->lag_ns - lag) / LAG_MEMORY;
+    uint64_t lag = at_ns - batch->due_ns, before = s->lag_ns != 0 ? s->lag_ns : s->config.lead_ns;
+    s->lag_ns = lag > before ? (lag + before + 1) / 2 : before - (before - lag) / LAG_MEMORY;
 }
 
 /* Of a batch that is due at a time that was known before, the delay since tells how early the next is to be. */
@@ -115,20 +120,22 @@ void sched_pace_formed(struct sched *s, struct sched_batch *batch)
 
 uint64_t sched_pace_form_ns(const struct sched *s)
 {
-    uint64_t expected_ns = 0;
+    uint64_t expected_ns = 0, running_ns = 0;
     bool slot = false;
     if (s->staged || list_empty(&s->flows))
         return UINT64_MAX;
     for (int i = 0; i < SCHED_BATCHES; i++) {
         const struct sched_batch *b = &s->batches[i];
         slot |= b->state == SCHED_SLOT_FREE;
-        if (b->state == SCHED_SLOT_RUNNING && b->expected_ns > expected_ns)
-            expected_ns = b->expected_ns;
+        if (b->state != SCHED_SLOT_RUNNING || b->expected_ns <= expected_ns)
+            continue;
+        expected_ns = b->expected_ns;
+        running_ns = b->expected_ns - b->started_ns;
     }
     if (!slot)
         return UINT64_MAX;
     uint64_t at_ns = s->n_parts >= s->config.batch_jobs_max ? 0 : later(s->gather_since, s->config.gather_ns);
-    uint64_t lead_ns = lead(s);
+    uint64_t lead_ns = lead(s, running_ns);
     uint64_t formed_ns = expected_ns > lead_ns ? expected_ns - lead_ns : 0;
     return formed_ns > at_ns ? formed_ns : at_ns;
 }

@@ -51,9 +51,10 @@
  *
  * When. With nothing on the device a batch is formed as soon as a job is ready, or gather_ns later if more may come.
  * While a launch runs jobs gather until lead_ns before its predicted end; then the next batch is formed and planned,
- * and launched behind it if max_running allows. The lead grows, up to four times lead_ns, while launches are with the
- * device later than that after the time to form them. Predictions are those of PLANNED and load_ns, times what launches
- * took of late against theirs. At most one batch is staged (formed, not launched) at a time.
+ * and launched behind it if max_running allows. The lead begins as that and follows, between a quarter and four times
+ * of it, what launches of late took from the time to form them until the device had them (SUBMITTED's at_ns).
+ * Predictions are those of PLANNED and load_ns, times what launches took of late against theirs. At most one batch is
+ * staged (formed, not launched) at a time.
  *
  * Admission. Beside max_in_flight, backlog_max_ns bounds the predicted time of all that is accepted and not launched:
  * among the peers that have such a backlog each may have an even share of it, and one without any may always bring one

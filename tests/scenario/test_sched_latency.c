@@ -71,6 +71,27 @@ START_TEST(the_lead_follows_what_launches_need)
 }
 END_TEST
 
+/* Threads that poll are quick, and the lead is short: of four workers that need 70 us to come back, two share a launch
+ * of 160 us each time, where with the lead that is configured they would come too late for it. */
+START_TEST(a_short_lead_gathers_more)
+{
+    run = (struct device_run){.config = DEVICE, .fixed_us = 20, .until_us = 500000, .n_clients = 4};
+    run.config.lead_ns = 100000;
+    run.timer_late_us = 2;
+    run.launch_us = 15;
+    run.hear_us = 2;
+    for (uint32_t i = 0; i < run.n_clients; i++)
+        run.clients[i] = (struct device_client){.load_us = 70, .think_us = 70, .start_us = 3 * i};
+    run.warm_us = 100000;
+    device_run(&run);
+    ck_assert_uint_ge(run.busy_us * 1000, run.ended_us * 985);
+    uint64_t served = 0;
+    for (uint32_t i = 0; i < run.n_clients; i++)
+        served += run.clients[i].served_us;
+    ck_assert_uint_ge(served * 100, (run.until_us - run.warm_us) * 84);
+}
+END_TEST
+
 /* Three times as much as the device can do. What is accepted waits for the backlog's bound and little more, what is
  * refused is told when to come, and those who heed it get all that the device can do. */
 START_TEST(overload_bounds_what_is_accepted)
@@ -185,6 +206,7 @@ MLA_SUITE(sched_latency)
     tcase_add_loop_test(tc, small_ones_beside_a_large_one, 0, 3);
     tcase_add_test(tc, workers_fill_the_device);
     tcase_add_loop_test(tc, the_lead_follows_what_launches_need, 0, 3);
+    tcase_add_test(tc, a_short_lead_gathers_more);
     tcase_add_loop_test(tc, overload_bounds_what_is_accepted, 0, 2);
     tcase_add_test(tc, a_modest_client_is_not_refused);
     tcase_add_test(tc, shares_follow_weights);
