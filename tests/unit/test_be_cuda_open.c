@@ -169,12 +169,14 @@ START_TEST(memory_of_another_gpu)
 }
 END_TEST
 
-/* Plans and records as the device reads them: copied, in place; done words by the stream and,
+/* Plans and records as the device reads them: copied, in place, copied from pageable memory; done words by the stream and,
  * where it cannot write 64 bits, by the host. */
 START_TEST(ways_of_launching)
 {
     if (_i & 1)
         setenv("MLA_CUDA_BLOB", "pinned", 1);
+    if (_i & 4)
+        setenv("MLA_CUDA_BLOB", "pageable", 1);
     if (_i & 2)
         fake("attribute.122=0");
     struct rig rig = cuda_rig();
@@ -362,7 +364,7 @@ MLA_SUITE(be_cuda_open)
     tcase_add_loop_test(tc, isolation, 0, 2);
     tcase_add_loop_test(tc, memory_that_is_not_offered, 0, 2);
     tcase_add_test(tc, memory_of_another_gpu);
-    tcase_add_loop_test(tc, ways_of_launching, 0, 4);
+    tcase_add_loop_test(tc, ways_of_launching, 0, 5);
     tcase_add_test(tc, launches_in_flight);
     tcase_add_test(tc, nothing_is_allocated_after_the_start);
     tcase_add_test(tc, scratch_of_a_batch);

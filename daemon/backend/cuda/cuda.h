@@ -2,7 +2,9 @@
  * driver is opened at run time; without one be_open() refuses with a sentence.
  *
  * Environment, for measuring: MLA_CUDA_BLOB=pinned lets kernels read plans and records in pinned host memory, but for
- * very large ones; otherwise they are copied to device memory in front of each launch.
+ * very large ones; otherwise they are copied to device memory in front of each launch, with MLA_CUDA_BLOB=pageable from
+ * pageable memory. MLA_CUDA_PLAIN_LAUNCHES=1: no kernel begins before the one in front of it has ended.
+ * MLA_CUDA_PARK=0: no layer is put on the stream before its word has come.
  */
 #ifndef MLA_DAEMON_BACKEND_CUDA_CUDA_H
 #define MLA_DAEMON_BACKEND_CUDA_CUDA_H

@@ -121,6 +121,8 @@ struct cu_options {
     uint64_t host_bytes;
     uint64_t workspace_bytes;
     bool blob_pinned;
+    bool blob_pageable;
+    bool parks;        /* park.c */
     bool programmatic; /* kernels of a launch overlap where they can */
     bool own_costs;    /* not the kernels' */
     struct plan_costs costs;
@@ -155,6 +157,7 @@ struct backend {
     void *large;              /* a blob of more than CU_BLOB_BYTES while it is written; grows */
     size_t large_bytes;
     void *slot_memory;
+    void *slot_pageable;     /* blobs of all slots, if they are copied from pageable memory */
     CUdeviceptr slot_device; /* blobs of all slots */
     bool word_writes;        /* cuStreamWriteValue64 is supported */
     bool lost;

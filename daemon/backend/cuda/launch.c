@@ -40,13 +40,18 @@ int cu_slots_open(struct backend *be, struct mla_error *err)
         call = "cuMemAlloc";
         r = be->cu.cuMemAlloc(&be->slot_device, (size_t)(CU_SLOTS + BE_STEPS_BATCHES) * CU_BLOB_BYTES);
     }
+    if (r == CUDA_SUCCESS && be->options.blob_pageable) {
+        be->slot_pageable = calloc(CU_SLOTS, CU_BLOB_BYTES);
+        r = be->slot_pageable ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    }
     for (size_t i = 0; i < CU_SLOTS && r == CUDA_SUCCESS; i++) {
         struct cu_slot *slot = &be->slots[i];
         unsigned char *at = (unsigned char *)be->slot_memory + i * SLOT_BYTES;
         slot->word = (uint64_t *)(void *)at;
         slot->word_device = device + i * SLOT_BYTES;
         slot->status = (uint64_t *)(void *)(at + LINE_BYTES);
-        slot->blob = at + LINE_BYTES + (size_t)CU_STATUS_WORDS * 8u;
+        slot->blob = be->slot_pageable ? (unsigned char *)be->slot_pageable + i * CU_BLOB_BYTES
+                                       : at + LINE_BYTES + (size_t)CU_STATUS_WORDS * 8u;
         slot->blob_device = slot->word_device + LINE_BYTES + (size_t)CU_STATUS_WORDS * 8u;
         slot->blob_device_copy = be->slot_device + i * CU_BLOB_BYTES;
         call = "cuEventCreate";
@@ -76,6 +81,7 @@ void cu_slots_close(struct backend *be)
             cu_ok(be, be->cu.cuEventDestroy(be->ahead[i].copied), "cuEventDestroy");
     cu_park_close(be);
     free(be->large);
+    free(be->slot_pageable);
     if (be->slot_device && !be->lost)
         cu_ok(be, be->cu.cuMemFree(be->slot_device), "cuMemFree");
     if (be->slot_memory && !be->lost)

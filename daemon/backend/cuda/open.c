@@ -143,6 +143,7 @@ void cu_stop(struct backend *be)
 static void copy_options(struct cu_options *o, const struct be_config *config)
 {
     const char *blob = getenv("MLA_CUDA_BLOB"), *plain = getenv("MLA_CUDA_PLAIN_LAUNCHES");
+    const char *park = getenv("MLA_CUDA_PARK");
     snprintf(o->gpu, sizeof o->gpu, "%s", config->gpu ? config->gpu : "0");
     snprintf(o->kernels_dir, sizeof o->kernels_dir, "%s", config->kernels_dir ? config->kernels_dir : "");
     snprintf(o->variant, sizeof o->variant, "%s", config->variant ? config->variant : "");
@@ -150,6 +151,8 @@ static void copy_options(struct cu_options *o, const struct be_config *config)
     o->host_bytes = config->host_bytes ? config->host_bytes : CU_HOST_BYTES;
     o->workspace_bytes = config->workspace_bytes;
     o->programmatic = !plain || strcmp(plain, "0") == 0;
+    o->parks = !park || strcmp(park, "0") != 0;
+    o->blob_pageable = blob && strcmp(blob, "pageable") == 0;
     o->blob_pinned = blob && strcmp(blob, "pinned") == 0;
     o->own_costs = config->costs != NULL;
     if (o->own_costs)

@@ -67,7 +67,8 @@ static uint64_t *word(const struct backend *be, size_t line)
 /* Nothing but layers of one step is here or on its way. */
 static bool is_alone(const struct backend *be)
 {
-    if (!be->word_writes || be->steps.n != 1 || be->steps.n_ready != 0 || be->held || be->watches.n != 0)
+    if (!be->options.parks || !be->word_writes || be->steps.n != 1 || be->steps.n_ready != 0 || be->held ||
+        be->watches.n != 0)
         return false;
     for (uint32_t i = 0; i < be->n_slots; i++)
         if (!be_steps_own(&be->steps, be->slots[(be->first_slot + i) % CU_SLOTS].request))
