@@ -169,8 +169,8 @@ START_TEST(memory_of_another_gpu)
 }
 END_TEST
 
-/* Plans and records as the device reads them: copied, in place, copied from pageable memory; done words by the stream and,
- * where it cannot write 64 bits, by the host. */
+/* Plans and records as the device reads them: copied, in place, copied from pageable memory; done words by the stream
+ * and, where it cannot write 64 bits, by the host. */
 START_TEST(ways_of_launching)
 {
     if (_i & 1)
