@@ -149,9 +149,139 @@ START_TEST(hostile_peers_and_a_good_one)
 }
 END_TEST
 
+/* ---- what refusals tell ---- */
+
+#define SECRET "zq-secret"
+
+/* Requests about an object of this id, whatever it is. */
+static void about(struct mla_message *m, unsigned which, uint64_t id)
+{
+    static const uint16_t types[] = {MLA_MSG_UNREGISTER_REGION, MLA_MSG_SUSPEND,       MLA_MSG_RESUME,
+                                     MLA_MSG_DEFINE_CACHE,      MLA_MSG_PUBLISH_CACHE, MLA_MSG_DETACH_CACHE,
+                                     MLA_MSG_DROP_CACHE,        MLA_MSG_DECODE,        MLA_MSG_TEMPLATE_OPEN};
+    static struct mla_decode_request layer;
+    mla_message_init(m, types[which]);
+    switch (types[which]) {
+    case MLA_MSG_UNREGISTER_REGION:
+        m->unregister_region.region = id;
+        break;
+    case MLA_MSG_SUSPEND:
+        m->suspend.region = id;
+        break;
+    case MLA_MSG_RESUME:
+        m->resume.region = id;
+        break;
+    case MLA_MSG_DEFINE_CACHE:
+        m->define_cache.layout = MLA_CACHE_E4M3_576;
+        m->define_cache.region = id;
+        m->define_cache.num_pages = 1;
+        break;
+    case MLA_MSG_PUBLISH_CACHE:
+        m->publish_cache.cache = id;
+        m->publish_cache.name = "mine";
+        break;
+    case MLA_MSG_DETACH_CACHE:
+        m->detach_cache.cache = id;
+        break;
+    case MLA_MSG_DROP_CACHE:
+        m->drop_cache.cache = id;
+        break;
+    default: {
+        struct mla_message decode;
+        mla_message_init(&decode, MLA_MSG_DECODE);
+        struct mla_decode_request *q = &decode.decode;
+        q->cache = id;
+        q->table_set = 1;
+        q->heads = 1;
+        q->q = q->o = (struct mla_tensor){
+            .present = true, .region = id, .token_stride = 4096, .head_stride = 4096, .compact = true};
+        q->out_type = MLA_DTYPE_F32;
+        q->softmax_scale = 1;
+        q->ready = q->done = (struct mla_ref){.present = true, .region = id};
+        q->done.offset = 64;
+        layer = *q;
+        if (m->type == MLA_MSG_DECODE) {
+            m->decode = *q;
+        } else {
+            m->template_open.id = 1;
+            m->template_open.layers = &layer;
+            m->template_open.n_layers = 1;
+        }
+    }
+    }
+}
+#define N_ABOUT 9u
+
+static struct mla_error ask(struct raw *r, const struct mla_message *m, int fd)
+{
+    const struct mla_message *reply = m->type == MLA_MSG_RESUME ? raw_call_fds(r, m, &fd, 1) : raw_call(r, m);
+    ck_assert_int_ne(reply->reply.status.code, MLA_OK);
+    ck_assert_msg(strstr(reply->reply.status.text, SECRET) == NULL, "%s: %s", mla_wire_type_name(m->type),
+                  reply->reply.status.text);
+    return reply->reply.status;
+}
+
+/* Of another client's objects a client learns not even that they exist: whatever it asks, it is told the same as about
+ * ids that nobody has. */
+START_TEST(refusals_tell_nothing_of_others)
+{
+    struct raw owner, other;
+    struct mla_message m;
+    daemon_start(&d, NULL);
+    raw_connect(&owner, d.socket);
+    mla_message_init(&m, MLA_MSG_HELLO);
+    m.hello.client_name = SECRET;
+    raw_expect(&owner, &m, MLA_OK, NULL);
+    int fd = raw_memfd(1u << 20, NULL);
+    mla_message_init(&m, MLA_MSG_REGISTER_REGION);
+    m.register_region.kind = MLA_REGION_MEMFD;
+    m.register_region.access = MLA_ACCESS_READ_WRITE;
+    m.register_region.size = 1u << 20;
+    m.register_region.label = SECRET;
+    uint64_t region = raw_call_fds(&owner, &m, &fd, 1)->register_region_reply.region;
+    uint64_t cache = raw_cache(&owner, region, 2), hidden = raw_cache(&owner, region, 3);
+    uint64_t *words, sync = raw_sync(&owner, &words);
+    mla_message_init(&m, MLA_MSG_PUBLISH_CACHE);
+    m.publish_cache.cache = cache;
+    m.publish_cache.name = SECRET;
+    raw_expect(&owner, &m, MLA_OK, NULL);
+
+    raw_open(&other, d.socket);
+    raw_tables(&other, 1, 1, 64);
+    const uint64_t theirs[] = {region, cache, hidden, sync};
+    for (unsigned which = 0; which < N_ABOUT; which++) {
+        about(&m, which, UINT64_C(0x123456789abcdef));
+        struct mla_error nobodys = ask(&other, &m, fd);
+        for (unsigned i = 0; i < sizeof(theirs) / sizeof(theirs[0]); i++) {
+            about(&m, which, theirs[i]);
+            struct mla_error e = ask(&other, &m, fd);
+            ck_assert_int_eq(e.code, nobodys.code);
+            ck_assert_str_eq(e.text, nobodys.text);
+            ck_assert_uint_eq(e.limit, nobodys.limit);
+        }
+    }
+    /* Names that are taken or not there; a name that one asked for oneself is no news. */
+    mla_message_init(&m, MLA_MSG_ATTACH_CACHE);
+    m.attach_cache.name = "nothing";
+    ask(&other, &m, fd);
+    m.attach_cache.has_owner_uid = true;
+    m.attach_cache.owner_uid = (uint32_t)getuid() + 1;
+    ask(&other, &m, fd);
+    mla_message_init(&m, MLA_MSG_EVICT);
+    m.evict.client_id = 77;
+    ask(&other, &m, fd);
+    raw_close(&other);
+    raw_close(&owner);
+    close(fd);
+    munmap(words, 4096);
+    daemon_stop(&d, SIGTERM, 0);
+}
+END_TEST
+
 MLA_SUITE(mlad_storm)
 {
     double seconds = (double)number("MLA_STORM_SECONDS", 2);
     TCase *tc = mla_tcase_timeout(suite, "storm", 60 + 2 * seconds);
     tcase_add_test(tc, hostile_peers_and_a_good_one);
+    tcase_add_test(tc, refusals_tell_nothing_of_others);
 }
