@@ -107,9 +107,7 @@ static void be_daemon(struct world *w, void *arg)
 static void be_worker(struct world *w, void *arg)
 {
     struct place *p = arg;
-    struct sigaction cut = {.sa_handler = on_cut, .sa_flags = SA_RESTART};
-    snprintf(worker_socket, sizeof(worker_socket), "%s", w->socket);
-    sigaction(SIGUSR1, &cut, NULL);
+    (void)w;
     exit(p->role == STREAM ? run_stream(p) : run_worker(p));
 }
 
@@ -346,6 +344,10 @@ static bool begin(struct world *w)
     snprintf(w->log, sizeof(w->log), "%s/log", w->dir);
     snprintf(w->rules, sizeof(w->rules), "%s/rules", w->dir);
     device_rules(w, "");
+    /* Before the workers, which may be told to cut in their first moment. */
+    struct sigaction cut = {.sa_handler = on_cut, .sa_flags = SA_RESTART};
+    snprintf(worker_socket, sizeof(worker_socket), "%s", w->socket);
+    sigaction(SIGUSR1, &cut, NULL);
     start_daemon(w);
     pid_t pid = -1;
     for (unsigned i = 0; i < 10 && pid < 0; i++) { /* the daemon may take its time */
