@@ -39,7 +39,6 @@ struct worker {
     bool over;           /* the handle has ended, or lost what it needs */
     bool attached;
     bool draining; /* the daemon takes nothing for a moment */
-    mla_tables_id next_tables;
     struct slot slots[SLOTS];
 };
 
@@ -261,7 +260,6 @@ static bool begin(struct worker *w)
     for (uint32_t v = 0; v < VARIANTS; v++)
         if (put_variant(w->c, v, v + 1, 0) != MLA_OK)
             return false;
-    w->next_tables = 1000;
     return w->p->role == ATTACHER || make_cache(w);
 }
 
@@ -301,7 +299,7 @@ static void submit(struct worker *w, struct slot *s)
     mla_tables_id tables = s->variant + 1;
     bool own_tables = prng_below(&w->random, 4) == 0; /* dropped while the job is in flight */
     if (own_tables) {
-        tables = w->next_tables++;
+        tables = 1000 + prng_below(&w->random, 4); /* and the id used again */
         enum mla_status status = put_variant(w->c, s->variant, tables, 0);
         if (status != MLA_OK) {
             refused(w, status);
