@@ -22,6 +22,7 @@ struct mla_client *link_open(const char *socket, const char *name, uint64_t feat
     struct mla_error_info error;
     struct mla_client *client;
     mla_options_init(&options);
+    options.recover_us = 0; /* a daemon that is killed stays away, and so do its workers */
     options.socket_path = socket;
     options.name = name;
     options.timeout_us = OPEN_US;
