@@ -73,6 +73,16 @@ static void done_with(const struct mla_region_desc *d)
         d->open_done(d->open_user);
 }
 
+/* The call ends before the description has been looked at. */
+static enum mla_status not_even(const struct mla_region_desc *desc, enum mla_status status)
+{
+    struct mla_region_desc d;
+    mla_region_desc_init(&d);
+    if (desc && !mlac_copy_in(&d, sizeof(d), desc, MLAC_LEAST(struct mla_region_desc, label)))
+        done_with(&d);
+    return status;
+}
+
 /* The caller's description, of whatever version, in *d; the last error is set otherwise. */
 static enum mla_status take_desc(struct mla_client *c, const struct mla_region_desc *desc, struct mla_region_desc *d)
 {
@@ -210,9 +220,9 @@ enum mla_status mla_region_register(struct mla_client *client, const struct mla_
     struct mla_region_desc d;
     enum mla_status status = mlac_begin(client);
     if (status != MLA_OK)
-        return status;
+        return not_even(desc, status);
     if (!out)
-        return mlac_fail(client, MLA_INVALID_ARGUMENT, "out", "out is missing");
+        return not_even(desc, mlac_fail(client, MLA_INVALID_ARGUMENT, "out", "out is missing"));
     status = take_desc(client, desc, &d);
     if (status != MLA_OK)
         return status;
@@ -292,8 +302,9 @@ enum mla_status mla_region_resume(struct mla_client *client, mla_region_id regio
 {
     struct mla_region_desc d;
     enum mla_status status = mlac_begin(client);
-    if (status == MLA_OK)
-        status = take_desc(client, desc, &d);
+    if (status != MLA_OK)
+        return not_even(desc, status);
+    status = take_desc(client, desc, &d);
     if (status != MLA_OK)
         return status;
     /* A SUSPEND that was given up and has been answered since: the next one is another. */

@@ -133,7 +133,7 @@ START_TEST(jobs_keep_table_sets_that_were_dropped)
     ck_assert_int_eq(mla_wait(c, old, LONG_US, NULL), MLA_OK);
     ck_assert_int_eq(mla_wait(c, fresh, LONG_US, NULL), MLA_OK);
     /* It is dropped when nobody uses it any more. */
-    fake_await_seen(f, MLA_MSG_DROP_TABLE_SET, 2);
+    await_asked(MLA_MSG_DROP_TABLE_SET, 2);
     asked(MLA_MSG_DROP_TABLE_SET, &last);
     ck_assert_uint_eq(last.id, jobs[2]->id);
     mla_memory_free(&memory);
@@ -258,7 +258,7 @@ START_TEST(a_cancelled_job_is_not_sent_again)
     ck_assert_int_eq(mla_decode_submit(c, &a, NULL, NULL, &id), MLA_OK);
     fake_await_held(f, 1);
     ck_assert_int_eq(mla_cancel(c, id), MLA_OK);
-    fake_await_seen(f, MLA_MSG_CANCEL, 1);
+    await_asked(MLA_MSG_CANCEL, 1);
     restart();
     ck_assert_int_eq(mla_wait(c, id, LONG_US, NULL), MLA_CANCELLED);
     ck_assert_uint_eq(asked(MLA_MSG_DECODE, NULL), 1);

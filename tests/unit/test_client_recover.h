@@ -55,6 +55,8 @@ void reconnect(void);
 void cut_off(void);
 /* Number of requests of a type; the last of them in *last (may be NULL). */
 unsigned asked(uint16_t type, struct ask *last);
+/* Waits until there are so many. */
+void await_asked(uint16_t type, unsigned n);
 
 mla_region_id memory_region(struct mla_memory *memory);
 mla_cache_id cache_in(mla_region_id region);

@@ -118,7 +118,7 @@ START_TEST(another_cache_of_that_name_is_not_taken)
     ck_assert_uint_eq(events.n[MLA_EVENT_CACHE_GONE], 1);
     ck_assert_uint_eq(events.last[MLA_EVENT_CACHE_GONE].cache, info.cache);
     ck_assert_str_eq(events.last[MLA_EVENT_CACHE_GONE].name, "kv");
-    fake_await_seen(f, MLA_MSG_DETACH_CACHE, 1);
+    await_asked(MLA_MSG_DETACH_CACHE, 1);
     asked(MLA_MSG_DETACH_CACHE, &last);
     ck_assert_uint_eq(last.id, 5002);
     ck_assert_int_eq(mla_cache_detach(c, info.cache, LONG_US), MLA_OK);

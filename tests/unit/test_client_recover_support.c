@@ -148,6 +148,14 @@ unsigned asked(uint16_t type, struct ask *last)
     return n;
 }
 
+void await_asked(uint16_t type, unsigned n)
+{
+    for (unsigned i = 0; asked(type, NULL) < n; i++) {
+        ck_assert_uint_lt(i, 10000);
+        usleep(1000);
+    }
+}
+
 void reconnect(void)
 {
     unsigned before = events.n[MLA_EVENT_RECONNECTED];
