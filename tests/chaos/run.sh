@@ -3,7 +3,10 @@
 #   tests/chaos/run.sh BUILD [SECONDS] [SEED]      results in tests/chaos/results
 set -u
 cd "$(dirname "$0")/../.." || exit 2
-[ $# -ge 1 ] && [ -x "$1/tests/chaos/mlad-chaos" ] || { echo "usage: tests/chaos/run.sh BUILD [SECONDS] [SEED]" >&2; exit 2; }
+if [ $# -lt 1 ] || [ ! -x "$1/tests/chaos/mlad-chaos" ]; then
+  echo "usage: tests/chaos/run.sh BUILD [SECONDS] [SEED]" >&2
+  exit 2
+fi
 build=$(realpath "$1")
 seconds=${2:-600}
 seed=${3:-$RANDOM}
