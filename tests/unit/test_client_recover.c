@@ -23,7 +23,7 @@ START_TEST(eager_jobs_go_to_the_next_daemon)
     start();
     mla_region_id region = memory_region(&memory);
     mla_cache_id cache = cache_in(region);
-    put_tables(7);
+    put_table_set(7);
     struct mla_decode_args a = job_args(region, cache, 7);
     int32_t visible = 3;
     a.visible = &visible;
@@ -108,12 +108,12 @@ START_TEST(jobs_keep_table_sets_that_were_dropped)
     start();
     mla_region_id region = memory_region(&memory);
     mla_request_id old, fresh;
-    put_tables(7);
+    put_table_set(7);
     struct mla_decode_args a = job_args(region, 3, 7);
     set_type(&hold_type, MLA_MSG_DECODE);
     ck_assert_int_eq(mla_decode_submit(c, &a, NULL, NULL, &old), MLA_OK);
     ck_assert_int_eq(mla_tables_drop(c, 7, 0), MLA_OK);
-    put_tables(7); /* another one */
+    put_table_set(7); /* another one */
     ck_assert_int_eq(mla_decode_submit(c, &a, NULL, NULL, &fresh), MLA_OK);
     fake_await_held(f, 2);
     restart();
@@ -149,7 +149,7 @@ START_TEST(work_is_taken_while_there_is_no_connection)
     mla_region_id region = memory_region(&memory);
     cut_off();
     mla_request_id id, cancelled, late;
-    put_tables(8);
+    put_table_set(8);
     struct mla_decode_args a = job_args(region, 3, 8);
     ck_assert_int_eq(mla_decode_submit(c, &a, NULL, NULL, &id), MLA_OK);
     ck_assert_int_eq(mla_decode_submit(c, &a, NULL, NULL, &cancelled), MLA_OK);
@@ -414,7 +414,7 @@ START_TEST(closing_while_there_is_no_connection)
     memset(answers, 0, sizeof(answers));
     start();
     memory_region(&memory);
-    put_tables(4);
+    put_table_set(4);
     cut_off();
     a.tables = 4;
     ck_assert_int_eq(mla_decode_submit(c, &a, count_answer, answers, NULL), MLA_OK);

@@ -60,7 +60,7 @@ void await_asked(uint16_t type, unsigned n);
 
 mla_region_id memory_region(struct mla_memory *memory);
 mla_cache_id cache_in(mla_region_id region);
-void put_tables(mla_tables_id id);
+void put_table_set(mla_tables_id id);
 struct mla_decode_args job_args(mla_region_id region, mla_cache_id cache, mla_tables_id tables);
 
 #endif

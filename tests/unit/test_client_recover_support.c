@@ -195,7 +195,7 @@ struct mla_decode_args job_args(mla_region_id region, mla_cache_id cache, mla_ta
     return a;
 }
 
-void put_tables(mla_tables_id id)
+void put_table_set(mla_tables_id id)
 {
     const uint32_t one = 1, len = 64, page = (uint32_t)id;
     struct mla_tables t;
