@@ -17,7 +17,8 @@ static void answer(struct mla_client *c, struct mlac_request *r, enum mla_status
 static bool is_due(struct mla_client *c, struct mlac_request *r)
 {
     enum mla_status status = MLA_OK;
-    bool clear = c->recover.state == MLAC_RECOVER_UP || c->recover.state == MLAC_RECOVER_RESTORE;
+    /* Between the end of a connection and what the machine makes of it nothing is clear either. */
+    bool clear = !c->core.ended && (c->recover.state == MLAC_RECOVER_UP || c->recover.state == MLAC_RECOVER_RESTORE);
     if (mlac_job_due(&r->facts, clear, mla_now_ns(), &status) == MLAC_KEEP)
         return true;
     answer(c, r, status, NULL,

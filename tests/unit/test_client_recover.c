@@ -266,6 +266,37 @@ START_TEST(a_cancelled_job_is_not_sent_again)
 }
 END_TEST
 
+/* A connection was cut, and what its daemon runs may still be written: nobody is told otherwise before it has let go.
+ */
+START_TEST(no_answer_is_early)
+{
+    struct mla_decode_args a = job_args(1, 3, 5);
+    mla_request_id cancelled, late;
+    start();
+    set_type(&hold_type, MLA_MSG_DECODE);
+    ck_assert_int_eq(mla_decode_submit(c, &a, NULL, NULL, &cancelled), MLA_OK);
+    a.deadline_us = 1000;
+    ck_assert_int_eq(mla_decode_submit(c, &a, NULL, NULL, &late), MLA_OK);
+    fake_await_held(f, 2);
+    ck_assert_int_eq(mla_cancel(c, cancelled), MLA_OK);
+    await_asked(MLA_MSG_CANCEL, 1);
+    usleep(2000);
+    boot--; /* the same daemon as before */
+    cut_off();
+    ck_assert_int_eq(mla_wait(c, cancelled, 20000, NULL), MLA_PENDING);
+    ck_assert_int_eq(mla_wait(c, late, 0, NULL), MLA_DISCONNECTED); /* which promises nothing */
+    pthread_mutex_lock(&f->lock);
+    hold_type = 0;
+    present = 3;
+    pthread_mutex_unlock(&f->lock);
+    fake_hang_up(fake_conn_of(f));
+    ck_assert_int_eq(mla_wait(c, cancelled, LONG_US, NULL), MLA_CANCELLED);
+    ck_assert_uint_eq(asked(MLA_MSG_STATUS, NULL), 4);
+    ck_assert_uint_eq(asked(MLA_MSG_DECODE, NULL), 2);
+    finish();
+}
+END_TEST
+
 /* ---- calls ---- */
 
 static void *restart_later(void *arg)
@@ -436,6 +467,7 @@ MLA_SUITE(client_recover)
     tcase_add_test(tc, a_job_is_not_sent_for_ever);
     tcase_add_test(tc, deadlines_go_on_across_connections);
     tcase_add_test(tc, a_cancelled_job_is_not_sent_again);
+    tcase_add_test(tc, no_answer_is_early);
     tc = mla_tcase(suite, "calls");
     tcase_add_test(tc, calls_that_wait_are_made_again);
     tcase_add_test(tc, event_loops_recover);
