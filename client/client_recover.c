@@ -290,7 +290,7 @@ void mlac_recover_tick(struct mla_client *c)
     mlac_recover_notice(c);
     if (c->recover.wake_ns != UINT64_MAX && mla_now_ns() >= c->recover.wake_ns)
         feed(c, (struct mlac_recover_event){.kind = MLAC_ON_DUE});
-    if (c->core.n_unsent && mla_now_ns() >= c->expire_ns)
+    if (c->core.held_more || (c->core.n_unsent && mla_now_ns() >= c->expire_ns))
         mlac_expire(c);
 }
 

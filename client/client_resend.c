@@ -32,6 +32,7 @@ static bool is_due(struct mla_client *c, struct mlac_request *r)
 void mlac_expire(struct mla_client *c)
 {
     c->expire_ns = UINT64_MAX;
+    c->core.held_more = false;
     list_for_each_safe (node, &c->core.flight) {
         struct mlac_request *r = list_entry(node, struct mlac_request, order);
         if (!r->unsent || r->type != MLA_MSG_DECODE || r->state != MLAC_FLIGHT || !is_due(c, r))

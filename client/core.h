@@ -121,6 +121,7 @@ struct mlac_core {
     bool recovers;              /* the end of a connection may not be that of the handle */
     struct mlac_ledger *ledger; /* NULL: there is no recovery */
     size_t n_unsent;
+    bool held_more;    /* among them are some whose deadlines nobody has looked at */
     uint16_t own_type; /* after MLAC_OWNED: what was asked, and about what */
     uint64_t own_object;
 

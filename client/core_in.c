@@ -219,8 +219,20 @@ static void fill_result(struct mla_decode_result *out, uint64_t id, const struct
     out->splits = reply->splits;
 }
 
+/* A daemon that drains has not run it, and will not: the next one is asked. */
+static bool goes_to_the_next(const struct mlac_core *core, const struct mlac_request *r)
+{
+    return core->recovers && r->type == MLA_MSG_DECODE && core->msg.reply.status.code == MLA_DRAINING &&
+           !r->facts.ordered && !r->facts.cancelled;
+}
+
 static enum mlac_step answer_job(struct mlac_core *core, struct mlac_request *r, uint64_t awaited)
 {
+    if (goes_to_the_next(core, r)) {
+        mlac_request_hold(core, r);
+        core->held_more = true;
+        return MLAC_FRAME;
+    }
     if (r->type == MLA_MSG_STEP)
         mlac_fill_step_result(&r->step, r->id, &core->msg.step_reply);
     else

@@ -252,7 +252,9 @@ int prepare(const struct place *p)
     mla_cache_id cache;
     int bad = 0;
     memory_start(p->cuda);
-    struct mla_client *c = open_client(p, NULL, NULL);
+    struct mla_client *c = NULL;
+    for (unsigned i = 0; i < 15 && !c; i++) /* the daemon may take its time */
+        c = open_client(p, NULL, NULL);
     memory_new(&pool, POOL_BYTES);
     memory_new(&in, input_bytes());
     memory_new(&out, OUT_MAX);

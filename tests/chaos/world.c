@@ -349,12 +349,9 @@ static bool begin(struct world *w)
     snprintf(worker_socket, sizeof(worker_socket), "%s", w->socket);
     sigaction(SIGUSR1, &cut, NULL);
     start_daemon(w);
-    pid_t pid = -1;
-    for (unsigned i = 0; i < 10 && pid < 0; i++) { /* the daemon may take its time */
-        pid = start(w, be_prepared, &p);
-        if (waitpid(pid, &status, 0) != pid)
-            return false;
-    }
+    pid_t pid = start(w, be_prepared, &p);
+    if (waitpid(pid, &status, 0) != pid)
+        return false;
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 

@@ -194,27 +194,36 @@ START_TEST(attachers_come_back_with_their_owner)
 }
 END_TEST
 
-/* A drain that the operator asks for: what is in flight is answered, and the client has the next daemon. */
+/* A drain that the operator asks for: what is in flight is answered, what comes meanwhile by the next daemon. */
 START_TEST(a_drained_daemon_is_followed)
 {
     struct worker_pool pool;
-    struct worker_job job;
+    struct worker_job job, longer;
     daemon_start(&d, NULL);
     struct mla_client *c = open_default("drained");
     worker_pool_new(c, &pool, 16, 3);
     struct worker_shape shape = shape_of(1);
     worker_job_new(c, &job, pool.cache, pool.memory.addr, pool.num_pages, &shape);
     worker_job_run(&job);
+    /* It drains as long as this one runs: what comes meanwhile is not for it. */
+    shape = worker_long_shape(c, &pool, 300);
+    worker_job_new(c, &longer, pool.cache, pool.memory.addr, pool.num_pages, &shape);
+    mla_request_id id, longer_id = worker_job_submit(&longer);
     kill(d.pid, SIGTERM);
-    ck_assert(daemon_ended(&d, 20000));
-    ck_assert_int_eq(d.exit_code, 0);
-    mla_request_id id;
+    while (daemon_log_count(&d, "event=draining") == 0)
+        test_sleep_us(1000);
     worker_job_poison(&job);
     worker_ok(c, mla_decode_submit(c, &job.args, NULL, NULL, &id));
+    worker_job_wait(&longer, longer_id, MLA_OK);
+    worker_job_check(&longer);
+    worker_expect(c, mla_wait(c, id, 20000, NULL), MLA_PENDING);
+    ck_assert(daemon_ended(&d, 20000));
+    ck_assert_int_eq(d.exit_code, 0);
     worker_expect(c, mla_wait(c, id, 20000, NULL), MLA_PENDING);
     daemon_start_again(&d, NULL);
     worker_job_wait(&job, id, MLA_OK);
     worker_job_check(&job);
+    worker_job_free(c, &longer);
     worker_job_free(c, &job);
     worker_pool_free(c, &pool);
     mla_close(c);

@@ -266,6 +266,29 @@ START_TEST(a_cancelled_job_is_not_sent_again)
 }
 END_TEST
 
+START_TEST(what_a_draining_daemon_refuses_waits_for_the_next)
+{
+    struct mla_decode_args a = job_args(1, 3, 5);
+    mla_request_id id, late;
+    start();
+    pthread_mutex_lock(&f->lock);
+    refuse_type = MLA_MSG_DECODE;
+    refuse_with = MLA_DRAINING;
+    refusals = 3;
+    pthread_mutex_unlock(&f->lock);
+    ck_assert_int_eq(mla_decode_submit(c, &a, NULL, NULL, &id), MLA_OK);
+    a.deadline_us = 20000;
+    ck_assert_int_eq(mla_decode_submit(c, &a, NULL, NULL, &late), MLA_OK);
+    ck_assert_int_eq(mla_wait(c, late, LONG_US, NULL), MLA_TIMED_OUT);
+    ck_assert_int_eq(mla_wait(c, id, 0, NULL), MLA_PENDING);
+    a.ready = (struct mla_location){.region = 1}; /* streams are told */
+    ck_assert_int_eq(mla_decode(c, &a, LONG_US, NULL), MLA_DRAINING);
+    restart();
+    ck_assert_int_eq(mla_wait(c, id, LONG_US, NULL), MLA_OK);
+    finish();
+}
+END_TEST
+
 /* A connection was cut, and what its daemon runs may still be written: nobody is told otherwise before it has let go.
  */
 START_TEST(no_answer_is_early)
@@ -468,6 +491,7 @@ MLA_SUITE(client_recover)
     tcase_add_test(tc, deadlines_go_on_across_connections);
     tcase_add_test(tc, a_cancelled_job_is_not_sent_again);
     tcase_add_test(tc, no_answer_is_early);
+    tcase_add_test(tc, what_a_draining_daemon_refuses_waits_for_the_next);
     tc = mla_tcase(suite, "calls");
     tcase_add_test(tc, calls_that_wait_are_made_again);
     tcase_add_test(tc, event_loops_recover);

@@ -14,42 +14,47 @@
  * Callbacks run only inside mla_dispatch() and mla_close(), between requests, when the handle is whole: they may
  *   submit, cancel, wait for single requests and make any other call on the handle. Inside a callback, mla_dispatch()
  *   and mla_close() return MLA_BUSY and do nothing; other calls never run a callback.
- * Disconnect. A connection ends when the daemon does, or is cut. What can be done again is done again, by default for
- *   60 s (mla_options.recover_us): the library connects anew, with pauses that double from 2 ms up to 1 s, half of each
- *   random; it waits until a daemon that still lives has let go of the old connection; it registers regions, sync
- * pages, caches, published names and table sets again, in the order they were made, and asks for attachments, which
- * wait as long for their owners to publish the same cache. Ids stay what they were. It is on by default because a
- * restart of the daemon is the operator's business: a worker that decodes eagerly need not notice. Then:
- *   - Eager jobs (no ready or done word) in flight are sent again, and are answered once, by the last daemon. Decode is
- *     idempotent while inputs stay as they are until the answer. The rest of deadline_us goes with them. At the third
- * end of a connection under the same job it is answered MLA_DISCONNECTED: it may be what ends them. One whose deadline
- *     passes, or that is cancelled, while there is no connection is answered TIMED_OUT or CANCELLED, or DISCONNECTED
- * when it is not known whether it still runs.
- *   - Jobs whose words streams wait for, and steps, are never sent twice: they are answered MLA_DISCONNECTED (or
- *     MLA_DEVICE_LOST, which for every job is handed on only at the end of the connection), their done words get the
- *     abort value. Open templates are broken: close them and open them anew; write a word that has an abort value anew
- *     before its next job.
- *   - Calls that wait go on waiting, and are made again when there is a connection; PENDING after timeout_us as ever.
- *     Those that cannot be made twice (mla_drain, mla_evict, mla_reload, mla_template_open) return MLA_DISCONNECTED.
- *     While there is no connection eager jobs are taken, up to max_send_bytes, and ordered ones refused
- *     (MLA_DISCONNECTED); mla_wait_connected() says when that is over. mla_fd() becomes readable when mla_dispatch()
- * has something to do for it.
- *   - What the next daemon refuses is gone: MLA_EVENT_LOST for regions and caches, REFUSED for table sets, CACHE_GONE
- * for attachments whose owner does not come back, or comes back with another cache. A suspended region, and the caches
- * in it, are made again by its mla_region_resume(). The handle ends, and with recover_us 0 it does so at once, when no
- * daemon comes in time or when another attempt would end the same way (evicted, PERMISSION_DENIED, WRONG_DEVICE,
- * another protocol): every request in flight is answered exactly once with MLA_DISCONNECTED, done words of jobs in
- * flight get their abort value, an MLA_EVENT_DISCONNECTED is delivered, and all later calls return MLA_DISCONNECTED (a
- * call that is waiting right then returns the reason, which may be another: MLA_PROTOCOL_ERROR, ...): it is then only
- * good for mla_dispatch(), mla_wait() and mla_close(). The library notices ends inside its calls only, so a program
- * whose streams wait for done words polls mla_fd() and dispatches, or asks for mla_watch_start(). What recovery costs:
- * a duplicate of each descriptor, a copy of each table set and of the arguments of each job in flight. Memory of a job:
- * its inputs stay unchanged and its outputs belong to the daemon from submit until the answer. An answer means that no
- * byte of the job is read or written any more. MLA_DISCONNECTED alone does not promise that: the daemon, if it lives,
- * lets go within a second, and once MLA_EVENT_RECONNECTED has come, or mla_wait_connected() is OK, it has. What a
- * daemon that died had given to a GPU may end after it, and then stores done values over the abort values: so on a GPU
- * the words of such jobs are not for the jobs of the next daemon. Structs that a caller fills begin with size and are
- * prepared by their ..._init(); members may be added at the end.
+ * Disconnect. A connection ends when the daemon does, or is cut. What can be done again is done again, by
+ *   default for 60 s (mla_options.recover_us): the library connects anew, with pauses that double from 2 ms up
+ *   to 1 s, half of each random; it waits until a daemon that still lives has let go of the old connection; it
+ *   registers regions, sync pages, caches, published names and table sets again, in the order they were made,
+ *   and asks for attachments, which wait as long for their owners to publish the same cache. Ids stay what they
+ *   were. It is on by default because a restart of the daemon is the operator's business: a worker that decodes
+ *   eagerly need not notice. Then:
+ *   - Eager jobs (no ready or done word) in flight are sent again, and are answered once, by the last daemon.
+ *     Decode is idempotent while inputs stay as they are until the answer. The rest of deadline_us goes with
+ *     them. At the third end of a connection under the same job it is answered MLA_DISCONNECTED: it may be what
+ *     ends them. One whose deadline passes, or that is cancelled, while there is no connection is answered
+ *     TIMED_OUT or CANCELLED, or DISCONNECTED when it is not known whether it still runs. What a daemon that
+ *     drains does not take waits for the next one.
+ *   - Jobs whose words streams wait for, and steps, are never sent twice: they are answered MLA_DISCONNECTED
+ *     (or MLA_DEVICE_LOST, which for every job is handed on only at the end of the connection), their done
+ *     words get the abort value. Open templates are broken: close them and open them anew; write a word that
+ *     has an abort value anew before its next job.
+ *   - Calls that wait go on waiting, and are made again when there is a connection; PENDING after timeout_us as
+ *     ever. Those that cannot be made twice (mla_drain, mla_evict, mla_reload, mla_template_open) return
+ *     MLA_DISCONNECTED. While there is no connection eager jobs are taken, up to max_send_bytes, and ordered
+ *     ones refused (MLA_DISCONNECTED); mla_wait_connected() says when that is over. mla_fd() becomes readable
+ *     when mla_dispatch() has something to do for it.
+ *   - What the next daemon refuses is gone: MLA_EVENT_LOST for regions and caches, REFUSED for table sets,
+ *     CACHE_GONE for attachments whose owner does not come back, or comes back with another cache. A suspended
+ *     region, and the caches in it, are made again by its mla_region_resume().
+ *   The handle ends, and with recover_us 0 it does so at once, when no daemon comes in time or when another
+ *   attempt would end the same way (evicted, PERMISSION_DENIED, WRONG_DEVICE, another protocol): every request
+ *   in flight is answered exactly once with MLA_DISCONNECTED, done words of jobs in flight get their abort
+ *   value, an MLA_EVENT_DISCONNECTED is delivered, and all later calls return MLA_DISCONNECTED (a call that is
+ *   waiting right then returns the reason, which may be another: MLA_PROTOCOL_ERROR, ...): it is then only good
+ *   for mla_dispatch(), mla_wait() and mla_close().
+ *   The library notices ends inside its calls only, so a program whose streams wait for done words polls
+ *   mla_fd() and dispatches, or asks for mla_watch_start(). What recovery costs: a duplicate of each
+ *   descriptor, a copy of each table set and of the arguments of each job in flight.
+ * Memory of a job: its inputs stay unchanged and its outputs belong to the daemon from submit until the answer.
+ *   An answer means that no byte of the job is read or written any more. MLA_DISCONNECTED alone does not
+ *   promise that: the daemon, if it lives, lets go within a second, and once MLA_EVENT_RECONNECTED has come, or
+ *   mla_wait_connected() is OK, it has. What a daemon that died had given to a GPU may end after it, and then
+ *   stores done values over the abort values: so on a GPU the words of such jobs are not for the jobs of the
+ *   next daemon.
+ * Structs that a caller fills begin with size and are prepared by their ..._init(); members may be added at the end.
  */
 #ifndef MLA_MLA_H
 #define MLA_MLA_H
@@ -839,8 +844,8 @@ MLA_API enum mla_status mla_read_caches(struct mla_client *client, uint64_t time
 MLA_API enum mla_status mla_drain(struct mla_client *client, const uint64_t *deadline_us, uint64_t timeout_us,
                                   uint64_t *jobs_in_flight);
 
-/* Ends a connection, by the client_id of mla_read_clients(); its memory is released as after any other end. Nothing
- * keeps it from coming back. NOT_FOUND: it has gone already. */
+/* Ends a connection, by the client_id of mla_read_clients(); its memory is released as after any other end. The library
+ * over there does not connect again by itself; nothing keeps the program from it. NOT_FOUND: it has gone already. */
 MLA_API enum mla_status mla_evict(struct mla_client *client, uint64_t client_id, uint64_t timeout_us);
 
 /* The daemon reads its configuration again. INVALID_ARGUMENT: it cannot be read, and the old one stays in force; the
