@@ -12,6 +12,8 @@
 
 #define SEQS_MAX  256u
 #define ITEMS_MAX (1u << 14)
+/* Laying a tile costs a step per unit that it takes, some fifty times over; real devices have at most a few a tile. */
+#define STEPS_MAX (1u << 16)
 
 struct input {
     struct plan_request request;
@@ -112,6 +114,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int rc = plan_bound(&in.request, &bound);
     FUZZ_CHECK(rc == 0 || rc == -EINVAL || rc == -EOVERFLOW);
     if (rc != 0 || bound.tiles > ITEMS_MAX || bound.items > ITEMS_MAX)
+        return 0;
+    uint32_t units = (in.request.tile_rows + in.request.device.rows_per_unit - 1) / in.request.device.rows_per_unit;
+    if ((uint64_t)bound.tiles * units > STEPS_MAX)
         return 0;
     bool invariant = false;
     for (uint32_t j = 0; j < in.request.n_jobs; j++)

@@ -190,6 +190,36 @@ static void decode_most_rows(struct peer *p)
     drop(p, id);
 }
 
+/* One sequence as long as they may be among many short ones: the planner cuts it, and looks for where. */
+static void decode_uneven(struct peer *p)
+{
+    static uint32_t q[SEQS], kv[SEQS], pages[SEQS + MLA_KV_LEN_MAX / 64];
+    struct mla_message m;
+    for (uint32_t s = 0; s < SEQS; s++) {
+        q[s] = 1;
+        kv[s] = s == SEQS / 2 ? MLA_KV_LEN_MAX : 64;
+    }
+    mla_message_init(&m, MLA_MSG_PUT_TABLE_SET);
+    m.put_table_set.id = ++p->ids;
+    m.put_table_set.q_len = q;
+    m.put_table_set.kv_len_max = kv;
+    m.put_table_set.n_q_len = m.put_table_set.n_kv_len_max = SEQS;
+    m.put_table_set.pages = pages;
+    m.put_table_set.n_pages = SEQS - 1 + MLA_KV_LEN_MAX / 64;
+    raw_expect(&p->g.r, &m, MLA_OK, NULL);
+    uint64_t decode = ++p->g.r.last_id;
+    decode_of(p, &m, p->ids);
+    m.decode.batch_invariant = true;
+    m.decode.ready = ground_ref(p->g.sync, 0);
+    raw_send(&p->g.r, &m, decode, NULL, 0);
+    mla_message_init(&m, MLA_MSG_CANCEL);
+    m.cancel.request_id = decode;
+    raw_send(&p->g.r, &m, ++p->g.r.last_id, NULL, 0);
+    const struct mla_error *status = &raw_wait(&p->g.r, decode)->reply.status;
+    ck_assert_msg(status->code == MLA_CANCELLED, "%s (%s)", status->text, status->field == NULL ? "" : status->field);
+    drop(p, p->ids);
+}
+
 static void decode_visible(struct peer *p)
 {
     struct mla_message m;
@@ -322,6 +352,7 @@ static const struct {
     {"the same, invariant", decode_invariant},
     {"the same, visible counts", decode_visible},
     {"decode of most rows", decode_most_rows},
+    {"decode of uneven sequences", decode_uneven},
     {"template of most layers", template_small},
     {"the same, most sequences", template_most_sequences},
     {"the same, more sequences", template_of_too_much},
