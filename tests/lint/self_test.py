@@ -1,10 +1,12 @@
 """The lints find what is planted and pass what is clean. Usage: self_test.py CC CXX"""
+import json
 import os
 import shutil
 import sys
 import tempfile
 import unittest
 
+import dashboard
 import headers
 import includes
 import resources
@@ -51,6 +53,29 @@ class Lint(unittest.TestCase):
         self.assertEqual(len(problems), 1, problems)
         self.assertTrue(problems[0].startswith(name), problems)
         self.assertIn(words, problems[0])
+
+    def dashboard(self, change):
+        """Problems of a dashboard that is fine but for what change does to its only panel."""
+        self.write("golden", '# mlad_a_total counter\nmlad_a_total{kind="x"}\n# mlad_b histogram\nmlad_b_sum{}\n')
+        panel = {"id": 1, "title": "P", "type": "timeseries", "gridPos": {"x": 0, "y": 0, "w": 8, "h": 8},
+                 "targets": [{"expr": 'sum by (kind, instance) (rate(mlad_a_total{kind!="y",instance=~"$i"}[5m]))'},
+                             {"expr": "mlad_b_sum / on (instance) up"}]}
+        panels = [panel]
+        change(panel, panels)
+        self.write("d.json", json.dumps({"panels": panels}))
+        labels, families = dashboard.read_golden(os.path.join(self.root, "golden"))
+        return dashboard.check_one(os.path.join(self.root, "d.json"), labels, families)
+
+    def test_dashboard(self):
+        self.assertEqual(self.dashboard(lambda panel, panels: None), [])
+        for expression, words in (("mlad_c", "no metric mlad_c"), ("mlad_b", "no metric mlad_b"),
+                                  ('mlad_a_total{kid="x"}', "has no label kid"), ("sum by (kid) (mlad_a_total)", "no label kid"),
+                                  ("rat(mlad_a_total)", "no metric rat")):
+            problems = self.dashboard(lambda panel, panels: panel["targets"].append({"expr": expression}))
+            self.assertEqual(len(problems), 1, problems)
+            self.assertIn(words, problems[0])
+        self.assertIn("no panel shows mlad_b", self.dashboard(lambda panel, panels: panel["targets"].pop())[0])
+        self.assertIn("lies on another", self.dashboard(lambda panel, panels: panels.append({**panel, "id": 2}))[0])
 
     def test_net_may_not_see_the_scheduler(self):
         self.finds(includes.check, "daemon/net/peer.c", '\n#include "daemon/sched/sched.h"\n', "peer.c:2: daemon/net may")

@@ -1,4 +1,5 @@
 #include "daemon/app/config.h"
+#include "daemon/app/http.h"
 #include "daemon/backend/backend.h"
 #include "tests/support/check_main.h"
 
@@ -402,6 +403,17 @@ START_TEST(defaults_pass_the_check)
 }
 END_TEST
 
+START_TEST(a_port_needs_an_endpoint)
+{
+    if (be_find("cpu") == NULL)
+        return;
+    ck_assert_int_eq(config_set(&config, "daemon.http_port=9464", why, sizeof(why)), 0);
+    ck_assert_int_eq(config_check(&config, why, sizeof(why)), http_is_built() ? 0 : -1);
+    if (!http_is_built())
+        ck_assert_str_eq(why, "daemon.http_port: this build has no HTTP endpoint");
+}
+END_TEST
+
 /* ---- printing ---- */
 
 static char *printed(void)
@@ -483,6 +495,7 @@ MLA_SUITE(app_config)
     tcase_add_test(tc, no_file);
     tcase_add_loop_test(tc, check_across, 0, sizeof(checks) / sizeof(checks[0]));
     tcase_add_test(tc, defaults_pass_the_check);
+    tcase_add_test(tc, a_port_needs_an_endpoint);
     tcase_add_loop_test(tc, print_is_read_back, 0, 3);
     tcase_add_test(tc, print_has_every_key_once);
 }
