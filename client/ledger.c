@@ -171,12 +171,9 @@ void mlac_ledger_free(struct mlac_ledger *l)
 {
     list_for_each_safe (node, &l->objects)
         mlac_ledger_remove(l, list_entry(node, struct mlac_object, node));
-    list_for_each_safe (node, &l->tables) {
-        struct mlac_tables *t = list_entry(node, struct mlac_tables, node);
-        if (t->live)
-            HASH_DELETE(hh, l->live, t);
-        free(t);
-    }
+    HASH_CLEAR(hh, l->live);
+    list_for_each_safe (node, &l->tables)
+        free(list_entry(node, struct mlac_tables, node));
     list_init(&l->tables);
 }
 
