@@ -139,7 +139,6 @@ string(REGEX MATCH "[0-9]+" MLAD_KERNEL_ABI "${mlad_abi_line}")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/abi/abi.h")
 
 mlad_sm90_kernel("" 225976)
-mlad_sm90_kernel(-window4 225976 MLA_SM90_WINDOW=4)
 mlad_sm90_kernel(-nopromotion 225976 MLA_SM90_PROMOTION=0)
 mlad_generic_kernel(sm_90a cubin 2 124928 90 90)
 mlad_generic_kernel(compute_80 ptx 1 88064 80 9999 sm_80 sm_90 sm_100 sm_120)

@@ -16,8 +16,8 @@ namespace mla::sm90
 {
 
 constexpr uint32_t kThreads = 512;
-constexpr uint32_t kRegistersPv = 176;
-constexpr uint32_t kRegistersQk = 80;
+constexpr uint32_t kRegistersPv = 184;
+constexpr uint32_t kRegistersQk = 72;
 
 constexpr uint32_t kPage = 64;   /* keys */
 constexpr uint32_t kRows = 64;   /* rows of Q of a CTA */
@@ -47,18 +47,15 @@ __host__ __device__ constexpr uint32_t p_flags(uint32_t block)
 }
 
 /* k-steps of 32 channels, of 18, for which the QK threads keep Q in registers. */
-constexpr int kQSteps = 3;
+constexpr int kQSteps = 2;
 
-/* Pages in which all of O has once left the tensor cores' accumulators, see promote.cuh: 1, 2, 4 or 8. With
- * MLA_SM90_PROMOTION 0 it never does, for measuring what that costs. */
-#ifndef MLA_SM90_WINDOW
-#define MLA_SM90_WINDOW 8
-#endif
+/* Pages in which all of O has once left the tensor cores' accumulators, see promote.cuh. With MLA_SM90_PROMOTION 0 it
+ * never does, for measuring what that costs. */
 #ifndef MLA_SM90_PROMOTION
 #define MLA_SM90_PROMOTION 1
 #endif
-constexpr uint32_t kWindow = MLA_SM90_WINDOW;
 constexpr bool kPromotion = MLA_SM90_PROMOTION != 0;
+constexpr uint32_t kWindow = 8;
 
 /* A page of K, and Q: four boxes of 64 x 128 bytes (128-byte swizzle), one of 64 x 64 (64-byte swizzle). */
 constexpr uint32_t kBox = 8192;
@@ -108,6 +105,10 @@ constexpr float kSumUnit = 1.0f / 32;
 static_assert(kHeadroom == 5.0f, "kSumUnit is 2^-kHeadroom");
 constexpr float kNoReference = -1e30f;
 
+/* A unit's first reference is as much above the maximum of its first page, which is of 64 keys only: short units then
+ * hardly ever need a second one. */
+constexpr float kFirstAbove = 1.0f;
+
 /* A block's word of flags: a byte of each warp of its QK group. Bits 0 and 1: the reference of a row rose, of the
  * warp's first 8 rows and of its last; the others are said by all four warps alike. Bits 5 and 6 are used by the
  * readers. */
@@ -115,13 +116,10 @@ constexpr uint32_t kFlagsChanged = 0x03030303u;
 constexpr uint32_t kFlagMasked = 1u << 2;
 constexpr uint32_t kFlagLast = 1u << 3; /* of its unit */
 constexpr uint32_t kFlagOdd = 1u << 4;  /* the cluster's second unit, fourth, ... */
-constexpr uint32_t kFlagLong = 1u << 7; /* the unit has more than kLongPages */
 
-/* Sums of a unit fit f16 by kSumScale up to this length, whatever the data are, and by kSumScaleLong up to 2^24 keys.
- */
-constexpr uint32_t kLongPages = 16384;
+/* Sums of a unit fit f16 by this, whatever the data are, up to 2^20 keys. Units are shorter by far (max_pages_per_item
+ * of the manifest). */
 constexpr float kSumScale = 1.0f / (1 << 22);
-constexpr float kSumScaleLong = 1.0f / (1 << 27);
 
 } // namespace mla::sm90
 

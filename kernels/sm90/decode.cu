@@ -31,16 +31,17 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(mla::sm90
     grid_wait();
     Cursor &cursor = *reinterpret_cast<Cursor *>(raw + (smem::cursor - smem::base));
     if (tid == 256) {
-        cursor.map = 0;
         cursor.unit = first_unit(launch, 0);
         cursor.end = first_unit(launch, 1);
+        cursor.map = cursor.unit != cursor.end ? unit_at(launch, cursor.unit).map : 0; /* acquired below */
         enter(launch, cursor);
     }
     if (tid >= 256 && tid < 288) {
         __syncwarp();
-        refill(launch, cursor, 0, tid - 256);
-        refill(launch, cursor, kRefill, tid - 256);
+        refill(launch, cursor, 0, 2 * kRefill, tid - 256);
         cp_async_wait_all();
+    } else if ((tid == 288 || tid == 320) && first_unit(launch, 0) != first_unit(launch, 1)) {
+        tensormap_acquire(unit_at(launch, first_unit(launch, 0)).map + (tid == 288 ? 0 : 128));
     }
     __syncthreads();
     cluster_arrive();

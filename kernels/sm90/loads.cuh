@@ -39,14 +39,14 @@ __device__ __forceinline__ void enter(const mla_sm90_launch &launch, Cursor &c)
     }
 }
 
-/* One warp: the next kRefill pages, from page g of the stream on; ids come by asynchronous copies, so that nobody waits
- * for them. They are seen by the loader behind the P of a page at least kRefill further on. */
-__device__ __forceinline__ void refill(const mla_sm90_launch &launch, Cursor &c, uint32_t g, uint32_t lane)
+/* One warp: the next n pages, from page g of the stream on; ids come by asynchronous copies, so that nobody waits for
+ * them. They are seen by the loader behind the P of a page at least kRefill further on. */
+__device__ __forceinline__ void refill(const mla_sm90_launch &launch, Cursor &c, uint32_t g, uint32_t n, uint32_t lane)
 {
     cp_async_wait_all();
     uint32_t done = 0;
-    while (done < kRefill) {
-        uint32_t take = kRefill - done;
+    while (done < n) {
+        uint32_t take = n - done;
         bool over = c.unit == c.end;
         if (!over)
             take = min(take, c.left);

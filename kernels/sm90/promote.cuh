@@ -16,20 +16,17 @@
 namespace mla::sm90
 {
 
-/* Of 8 values of O of a thread; as many of each of its two blocks of 64 channels. */
-constexpr uint32_t kVectors = 8;
-constexpr uint32_t kVectorsOfPage = kVectors / kWindow;
-static_assert(kVectorsOfPage * kWindow == kVectors, "the same on each page of a window");
-
-/* It moves on the pages of its number in a window. */
-__host__ __device__ constexpr uint32_t page_of_vector(uint32_t v)
-{
-    return v / kVectorsOfPage;
-}
+/* A vector is 8 values of O of a thread: 2 channels of 4 of its rows. A thread has as many of each of its two blocks of
+ * 64 channels; vectors v move on page v of a window. */
+constexpr uint32_t kVectors = kWindow;
 
 __device__ __forceinline__ uint64_t sums_of_thread(const mla_sm90_launch &launch)
 {
-    return launch.sums + static_cast<uint64_t>(cta()) * MLA_SM90_SUMS_BYTES + (threadIdx.x & 255) * 16u;
+    uint32_t t = threadIdx.x;
+    asm volatile("" : "+r"(t));
+    uint64_t base = launch.sums + static_cast<uint64_t>(cta()) * MLA_SM90_SUMS_BYTES + (t & 255) * 16u;
+    asm volatile("" : "+l"(base)); /* else all places in it are computed ahead, and spilled */
+    return base;
 }
 
 /* From sums_of_thread(). A warp's vectors lie together. */
@@ -52,89 +49,73 @@ __device__ __forceinline__ void f32_of(uint32_t pair, float &low, float &high)
         : "r"(pair));
 }
 
-__device__ __forceinline__ void add_in_memory(uint64_t to, const uint32_t (&h)[4])
+/* Adds to what is there, or, when first, is all there is. */
+__device__ __forceinline__ void add_in_memory(uint64_t to, const uint32_t (&h)[4], bool first)
 {
-    asm volatile("red.relaxed.gpu.global.add.noftz.v4.f16x2 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(h[0]), "r"(h[1]),
-                 "r"(h[2]), "r"(h[3])
+    asm volatile("{.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
+                 "@p st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};\n"
+                 "@!p red.relaxed.gpu.global.add.noftz.v4.f16x2 [%0], {%1, %2, %3, %4};}" ::"l"(to),
+                 "r"(h[0]), "r"(h[1]), "r"(h[2]), "r"(h[3]), "r"(static_cast<int>(first))
                  : "memory");
 }
 
-__device__ __forceinline__ void store_in_memory(uint64_t to, const uint32_t (&h)[4])
+/* On page v of a window. done: pages of the unit before this one. */
+template <int v>
+__device__ __forceinline__ void promote(const mla_sm90_launch &launch, float (&o)[2][64], uint32_t done)
 {
-    asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(h[0]), "r"(h[1]), "r"(h[2]),
-                 "r"(h[3])
-                 : "memory");
-}
-
-__device__ __forceinline__ void move(float (&o)[64], int v, uint64_t to, bool is_long, bool first)
-{
-    const float scale = is_long ? 1.5f * kSumScaleLong : 1.5f * kSumScale;
-    const float back = is_long ? -1.0f / kSumScaleLong : -1.0f / kSumScale;
-    uint32_t h[4];
+    const uint64_t sums = sums_of_thread(launch);
 #pragma unroll
-    for (int e = 0; e < 4; e++) {
-        float &x = o[8 * v + 2 * e], &y = o[8 * v + 2 * e + 1], low, high;
-        h[e] = f16x2_of(x * scale, y * scale);
-        f32_of(h[e], low, high);
-        x = fmaf(low, back, x);
-        y = fmaf(high, back, y);
+    for (int m = 0; m < 2; m++) {
+        uint32_t h[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            float &x = o[m][8 * v + 2 * e], &y = o[m][8 * v + 2 * e + 1];
+            h[e] = f16x2_of(x * (1.5f * kSumScale), y * (1.5f * kSumScale));
+            x *= -0.5f;
+            y *= -0.5f;
+        }
+        add_in_memory(sums + vector_at(m, v), h, done <= v);
     }
-    if (first)
-        store_in_memory(to, h);
-    else
-        add_in_memory(to, h);
-}
-
-/* On page u of a window. is_long: kSumScaleLong. first: nothing of this unit is there yet. */
-template <int u> __device__ __forceinline__ void promote(float (&o)[2][64], uint64_t sums, bool is_long, bool first)
-{
-#pragma unroll
-    for (int v = u * kVectorsOfPage; v < static_cast<int>((u + 1) * kVectorsOfPage); v++)
-#pragma unroll
-        for (int m = 0; m < 2; m++)
-            move(o[m], v, sums + vector_at(m, v), is_long, first);
 }
 
 /* The sums follow when references rise: blocks of 8 rows, of 64 from block `first` on, whose bits are set in changed.
- * done: pages of the unit whose vectors have moved. */
+ */
 __device__ __forceinline__ void rescale_sums(uint64_t sums, uint32_t done, uint32_t factors, uint32_t changed,
                                              int first)
 {
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const uint32_t v = (first + i) >> 1;
-        if ((changed >> ((i >> 1) * 8 + (i & 1)) & 1) && done > page_of_vector(v)) {
+    for (int i = 0; i < 8; i++)
+        if ((changed >> ((i >> 1) * 8 + (i & 1)) & 1) && done > static_cast<uint32_t>(first + i) >> 1) {
+            const uint32_t v = (first + i) >> 1;
             float x, y;
             load_shared_f32x2(factors + i * 32, x, y);
-            uint32_t f = f16x2_of(x, y), h[2][2];
-#pragma unroll
-            for (int m = 0; m < 2; m++)
-                asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];"
-                             : "=r"(h[m][0]), "=r"(h[m][1])
-                             : "l"(sums + vector_at(m, v) + (i & 1) * 8)
-                             : "memory");
+            const uint32_t f = f16x2_of(x, y);
 #pragma unroll
             for (int m = 0; m < 2; m++) {
-                asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(h[m][0]) : "r"(f));
-                asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(h[m][1]) : "r"(f));
-                asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(sums + vector_at(m, v) + (i & 1) * 8),
-                             "r"(h[m][0]), "r"(h[m][1])
+                uint64_t at = sums + vector_at(m, v) + (i & 1) * 8;
+                uint32_t h[2];
+                asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];"
+                             : "=r"(h[0]), "=r"(h[1])
+                             : "l"(at)
                              : "memory");
+                asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(h[0]) : "r"(f));
+                asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(h[1]) : "r"(f));
+                asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(at), "r"(h[0]), "r"(h[1]) : "memory");
             }
         }
-    }
 }
 
-/* All of it back into O, at the end of a unit of `done` pages. */
-__device__ __forceinline__ void collect(float (&o)[2][64], uint64_t sums, bool is_long, uint32_t done)
+/* All of it back into O, at the end of a unit. */
+__device__ __forceinline__ void collect(float (&o)[2][64], uint64_t sums, uint32_t done)
 {
-    const float back = is_long ? 1.0f / kSumScaleLong : 1.0f / kSumScale;
+    const float back = 1.0f / kSumScale;
 #pragma unroll
-    for (int v0 = 0; v0 < static_cast<int>(kVectors); v0 += 4) {
-        uint32_t h[8][4];
+    for (int v0 = 0; v0 < static_cast<int>(kVectors); v0 += 2) {
+        __syncwarp(); /* loads do not move up across it */
+        uint32_t h[4][4];
 #pragma unroll
-        for (int k = 0; k < 8; k++)
-            if (done > page_of_vector(v0 + k / 2))
+        for (int k = 0; k < 4; k++)
+            if (done > static_cast<uint32_t>(v0 + k / 2))
                 asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
                              : "=r"(h[k][0]), "=r"(h[k][1]), "=r"(h[k][2]), "=r"(h[k][3])
                              : "l"(sums + vector_at(k & 1, v0 + k / 2))
@@ -142,7 +123,7 @@ __device__ __forceinline__ void collect(float (&o)[2][64], uint64_t sums, bool i
             else
                 h[k][0] = h[k][1] = h[k][2] = h[k][3] = 0;
 #pragma unroll
-        for (int k = 0; k < 8; k++)
+        for (int k = 0; k < 4; k++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 float &x = o[k & 1][8 * (v0 + k / 2) + 2 * e], &y = o[k & 1][8 * (v0 + k / 2) + 2 * e + 1], low, high;

@@ -80,6 +80,19 @@ __device__ __forceinline__ void rescale(float (&o)[2][64], uint32_t factors, uin
         }
 }
 
+/* Where a thread finds its V^T fragments in a stage; its first channel of O. */
+__device__ __forceinline__ uint32_t v_of_thread()
+{
+    uint32_t t = thread_of_group(), lane = t & 31, block = 4 * rank_of_cta() + 2 * group();
+    return (block >> 1) * kBox + lane * 128 + ((((block & 1) * 4 + (t >> 5)) ^ (lane & 7)) << 4);
+}
+
+__device__ __forceinline__ uint32_t channel_of_thread()
+{
+    uint32_t t = thread_of_group();
+    return (4 * rank_of_cta() + 2 * group()) * 64 + (t >> 5) * 16 + (t >> 2 & 7) * 2;
+}
+
 template <uint32_t type> __device__ __forceinline__ void store_pair(uint64_t to, float x, float y)
 {
     if (type == MLA_ABI_OUT_F32) {
@@ -97,9 +110,9 @@ template <uint32_t type> __device__ __forceinline__ void store_pair(uint64_t to,
 
 /* O of a unit, normalised, to where it goes. A thread has channels c, c + 1 and c + 64, c + 65 of 32 rows; addresses
  * come a few at a time from shared memory, since all of them at once do not fit the registers. */
-template <uint32_t type>
-__device__ __forceinline__ void write_rows(const float (&o)[2][64], float out_scale, uint32_t q, uint32_t channel)
+template <uint32_t type> __device__ __forceinline__ void write_rows(const float (&o)[2][64], float out_scale)
 {
+    const uint32_t q = thread_of_group() & 3, channel = channel_of_thread();
     constexpr uint32_t width = type == MLA_ABI_OUT_F32 ? 4 : type == MLA_ABI_OUT_BF16 ? 2 : 1;
     uint32_t rows = window_of_cta() + smem::out_row + q * 16, scales = window_of_cta() + smem::scale + q * 8;
 #pragma unroll
@@ -114,22 +127,8 @@ __device__ __forceinline__ void write_rows(const float (&o)[2][64], float out_sc
                 store_pair<type>(to + 64 * width, o[1][4 * i + e] * f, o[1][4 * i + 2 + e] * f);
             }
         }
-        if (i % 2 == 1)
-            __syncwarp(); /* loads do not move up across it */
+        __syncwarp(); /* loads do not move up across it */
     }
-}
-
-/* Where a thread finds its V^T fragments in a stage; its first channel of O. */
-__device__ __forceinline__ uint32_t v_of_thread()
-{
-    uint32_t t = thread_of_group(), lane = t & 31, block = 4 * rank_of_cta() + 2 * group();
-    return (block >> 1) * kBox + lane * 128 + ((((block & 1) * 4 + (t >> 5)) ^ (lane & 7)) << 4);
-}
-
-__device__ __forceinline__ uint32_t channel_of_thread()
-{
-    uint32_t t = thread_of_group();
-    return (4 * rank_of_cta() + 2 * group()) * 64 + (t >> 5) * 16 + (t >> 2 & 7) * 2;
 }
 
 __device__ __forceinline__ void write_out(const mla_sm90_unit &u, const float (&o)[2][64])
@@ -141,13 +140,12 @@ __device__ __forceinline__ void write_out(const mla_sm90_unit &u, const float (&
         store_shared_u64(window_of_cta() + smem::out_row + t * 8, address);
     }
     named_sync(kBarPvAll, 256);
-    uint32_t q = thread_of_group() & 3, channel = channel_of_thread();
     if (u.out_type == MLA_ABI_OUT_F32)
-        write_rows<MLA_ABI_OUT_F32>(o, u.out_scale, q, channel);
+        write_rows<MLA_ABI_OUT_F32>(o, u.out_scale);
     else if (u.out_type == MLA_ABI_OUT_BF16)
-        write_rows<MLA_ABI_OUT_BF16>(o, u.out_scale, q, channel);
+        write_rows<MLA_ABI_OUT_BF16>(o, u.out_scale);
     else
-        write_rows<MLA_ABI_OUT_E4M3>(o, u.out_scale, q, channel);
+        write_rows<MLA_ABI_OUT_E4M3>(o, u.out_scale);
     named_sync(kBarPvAll, 256);
 }
 
@@ -164,13 +162,14 @@ static_assert(kCursorPages % kLoadRing == 0 && kLoadRing % (2 * kStages) == 0, "
  * groups, however small it is. */
 __device__ __forceinline__ void products(float (&o)[2][64], const uint32_t (&a)[2][2][4], uint32_t stage)
 {
-    uint64_t p = wgmma_descriptor(smem::p + kPData, 512, WGMMA_SWIZZLE_64) + stage * (kPStage / 16);
+    constexpr uint64_t layout = wgmma_layout(512, WGMMA_SWIZZLE_64);
+    uint32_t p = uniform(wgmma_place(smem::p + kPData + stage * kPStage));
     wgmma_fence();
 #pragma unroll
     for (int ks = 0; ks < 2; ks++)
 #pragma unroll
         for (int m = 0; m < 2; m++)
-            wgmma_m64n128k32_rs(o[m], a[m][ks], p + 2 * ks, 1);
+            wgmma_m64n128k32_rs(o[m], a[m][ks], layout | (p + 2 * ks), 1);
     wgmma_commit();
     __syncwarp(); /* what follows does not move up between the products */
 }
@@ -182,36 +181,54 @@ struct Progress {
     uint32_t done;  /* pages */
 };
 
-/* Page u of a window. K is given back when V is in registers, before P is waited for; every other page the group's
- * leader then waits, under the products, for the stage of this page to be given back by all, and loads it anew. */
-template <int u>
-__device__ __forceinline__ void pv_page(const mla_sm90_launch &launch, float (&o)[2][64], uint64_t sums, Progress &at)
+__device__ __forceinline__ uint32_t p_of_page(uint32_t cursor)
+{
+    return window_of_cta() + smem::p + cursor % kStages * kPStage;
+}
+
+/* Up to P: K is given back when V is in registers, before P is waited for. */
+template <int v>
+__device__ __forceinline__ void begin_page(const mla_sm90_launch &launch, float (&o)[2][64], uint32_t (&a)[2][2][4],
+                                           Progress &at)
 {
     const uint32_t window = window_of_cta();
-    uint32_t stage = at.cursor % kStages, parity = at.cursor / kStages & 1, p = window + smem::p + stage * kPStage;
-    uint32_t a[2][2][4];
+    uint32_t stage = at.cursor % kStages, parity = at.cursor / kStages & 1;
     mbarrier_wait(window + smem::k_full + 8 * stage, parity);
     load_v(window + smem::k + v_of_thread() + stage * kKBytes, a);
     uint32_t seen = permute(a);
     named_sync(kBarPv + group() + (seen & launch.reserved), 128); /* reserved is 0: V is in registers, not on its way */
     arrive_at_both(window + smem::k_empty + 8 * stage);
     if (kPromotion)
-        promote<u>(o, sums, at.flags & kFlagLong, at.done < kWindow);
+        promote<v>(launch, o, at.done);
     at.done++;
     mbarrier_wait(window + smem::p_full + 8 * stage, parity);
-    at.flags = read_flags(p);
+    at.flags = read_flags(p_of_page(at.cursor));
+}
+
+/* What few pages need. */
+constexpr uint32_t kFlagsRare = kFlagsChanged | kFlagsChanged << 5 | kFlagMasked;
+__device__ __forceinline__ void rare_page(const mla_sm90_launch &launch, float (&o)[2][64], uint32_t (&a)[2][2][4],
+                                          const Progress &at)
+{
     if (at.flags & kFlagMasked)
         scrub(a);
     if (at.flags & (kFlagsChanged | kFlagsChanged << 5)) {
-        uint32_t pair = (thread_of_group() & 3) * 8;
-        rescale(o, p + p_factors(0) + pair, at.flags, 0);
-        rescale(o, p + p_factors(1) + pair, at.flags >> 5, 8);
+        uint32_t p = p_of_page(at.cursor) + (thread_of_group() & 3) * 8;
+        rescale(o, p + p_factors(0), at.flags, 0);
+        rescale(o, p + p_factors(1), at.flags >> 5, 8);
         if (kPromotion && at.done > 1) { /* else all of it is zeros */
-            rescale_sums(sums, at.done, p + p_factors(0) + pair, at.flags, 0);
-            rescale_sums(sums, at.done, p + p_factors(1) + pair, at.flags >> 5, 8);
+            rescale_sums(sums_of_thread(launch), at.done, p + p_factors(0), at.flags, 0);
+            rescale_sums(sums_of_thread(launch), at.done, p + p_factors(1), at.flags >> 5, 8);
         }
     }
-    products(o, a, stage);
+}
+
+/* Under the products of every other page the group's leader waits for the stage of this page to be given back by all,
+ * and loads it anew. */
+__device__ __forceinline__ void end_page(float (&o)[2][64], const uint32_t (&a)[2][2][4], Progress &at)
+{
+    const uint32_t window = window_of_cta();
+    products(o, a, at.cursor % kStages);
     if ((at.cursor & 1) == group() && thread_of_group() < 32 && elect_one())
         load_page(window, at.cursor + kStages);
     wgmma_wait<0>();
@@ -219,17 +236,15 @@ __device__ __forceinline__ void pv_page(const mla_sm90_launch &launch, float (&o
     at.cursor = next_page(at.cursor);
 }
 
-template <int u>
-__device__ __forceinline__ bool last_of_window(const mla_sm90_launch &launch, float (&o)[2][64], uint64_t sums,
-                                               Progress &at)
-{
-    pv_page<u>(launch, o, sums, at);
-    if (at.flags & kFlagLast)
-        return true;
-    if constexpr (u + 1 < static_cast<int>(kWindow))
-        return last_of_window<u + 1>(launch, o, sums, at);
-    return false;
-}
+/* Page v of a window. Unrolled by hand, since registers are chosen by v, and with jumps, so that the code of a window
+ * is short and in a line: in a new launch it comes from memory. */
+#define MLA_SM90_PAGE(v)                                                                                               \
+    begin_page<v>(launch, o, a, at);                                                                                   \
+    if (at.flags & kFlagsRare)                                                                                         \
+        goto rare;                                                                                                     \
+    page_##v : end_page(o, a, at);                                                                                     \
+    if (at.flags & kFlagLast)                                                                                          \
+        goto end;
 
 /* Registers hold O and little else: which unit it is, and whether there is another, comes with P and the scales. */
 __device__ __forceinline__ void pv_role(const mla_sm90_launch &launch)
@@ -250,17 +265,46 @@ __device__ __forceinline__ void pv_role(const mla_sm90_launch &launch)
 #pragma unroll
             for (int i = 0; i < 64; i++)
                 o[m][i] = 0;
-        const uint64_t sums = sums_of_thread(launch);
+        uint32_t a[2][2][4];
         at.done = 0;
 #pragma unroll 1
-        while (!last_of_window<0>(launch, o, sums, at))
-            ;
+        for (;;) {
+            MLA_SM90_PAGE(0)
+            MLA_SM90_PAGE(1)
+            MLA_SM90_PAGE(2)
+            MLA_SM90_PAGE(3)
+            MLA_SM90_PAGE(4)
+            MLA_SM90_PAGE(5)
+            MLA_SM90_PAGE(6)
+            MLA_SM90_PAGE(7)
+        }
+    rare:
+        rare_page(launch, o, a, at);
+        switch (at.done % kWindow) {
+        case 1:
+            goto page_0;
+        case 2:
+            goto page_1;
+        case 3:
+            goto page_2;
+        case 4:
+            goto page_3;
+        case 5:
+            goto page_4;
+        case 6:
+            goto page_5;
+        case 7:
+            goto page_6;
+        default:
+            goto page_7;
+        }
+    end:
         if (kPromotion)
-            collect(o, sums, at.flags & kFlagLong, at.done);
+            collect(o, sums_of_thread(launch), at.done);
         mbarrier_wait(window_of_cta() + smem::scale_full, at.flags & kFlagOdd ? 1 : 0);
         uint32_t unit = load_shared_u32(window_of_cta() + smem::unit);
-        last = load_shared_u32(window_of_cta() + smem::unit + 4);
         write_out(unit_at(launch, unit), o);
+        last = load_shared_u32(window_of_cta() + smem::unit + 4);
         arrive_at_both(window_of_cta() + smem::scale_empty);
     } while (!last);
 }

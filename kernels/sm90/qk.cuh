@@ -29,8 +29,6 @@ __device__ __forceinline__ void load_q(const mla_sm90_unit &u, uint32_t rank, ui
     cp_async_16(window_of_cta() + smem::q + kRope + r * 64 + ((c ^ (r >> 1 & 3)) << 4),
                 reinterpret_cast<const void *>(rope + c * 16), bytes);
     cp_async_commit();
-    cp_async_wait_all();
-    fence_async_proxy();
 }
 
 /* A fragments of the first k-steps, which then cost no reads of shared memory: its bandwidth is what scores wait for.
@@ -44,22 +42,23 @@ __device__ __forceinline__ void take_q(uint32_t (&a)[kQSteps][4])
                     window_of_cta() + smem::q + (ks >> 2) * kBox + r * 128 + ((((ks & 3) * 2 + half) ^ (r & 7)) << 4));
 }
 
-__device__ __forceinline__ void scores(float (&S)[32], const uint32_t (&a)[kQSteps][4], uint32_t q, uint32_t k)
+/* k: place of the page's first box, uniform. */
+__device__ __forceinline__ void scores(float (&S)[32], const uint32_t (&a)[kQSteps][4], uint32_t k)
 {
+    constexpr uint64_t wide = wgmma_layout(1024, WGMMA_SWIZZLE_128), narrow = wgmma_layout(512, WGMMA_SWIZZLE_64);
+    constexpr uint32_t q = wgmma_place(smem::q);
     wgmma_fence();
 #pragma unroll
     for (int ks = 0; ks < 16; ks++) {
-        uint32_t at = (ks >> 2) * kBox + (ks & 3) * 32;
-        uint64_t b = wgmma_descriptor(k + at, 1024, WGMMA_SWIZZLE_128);
+        uint32_t at = ((ks >> 2) * kBox + (ks & 3) * 32) / 16;
         if (ks < kQSteps)
-            wgmma_m64n64k32_rs(S, a[ks < kQSteps ? ks : 0], b, ks > 0);
+            wgmma_m64n64k32_rs(S, a[ks < kQSteps ? ks : 0], wide | (k + at), ks > 0);
         else
-            wgmma_m64n64k32_ss(S, wgmma_descriptor(q + at, 1024, WGMMA_SWIZZLE_128), b, 1);
+            wgmma_m64n64k32_ss(S, wide | (q + at), wide | (k + at), 1);
     }
 #pragma unroll
     for (int ks = 0; ks < 2; ks++)
-        wgmma_m64n64k32_ss(S, wgmma_descriptor(q + kRope + ks * 32, 512, WGMMA_SWIZZLE_64),
-                           wgmma_descriptor(k + kRope + ks * 32, 512, WGMMA_SWIZZLE_64), 1);
+        wgmma_m64n64k32_ss(S, narrow | (q + (kRope + ks * 32) / 16), narrow | (k + (kRope + ks * 32) / 16), 1);
     wgmma_commit();
     __syncwarp(); /* what follows does not move up between the products */
 }
@@ -112,7 +111,8 @@ __device__ __forceinline__ uint32_t raise_references(uint32_t references, uint32
     uint32_t changed = 0, at = place_of_row(references), to = place_of_row(factors);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        float next = top[r] > reference[r] + kLag ? top[r] : reference[r];
+        float above = top[r] + (reference[r] == kNoReference ? kFirstAbove : 0.0f);
+        float next = top[r] > reference[r] + kLag ? above : reference[r];
         if (__any_sync(~0u, next != reference[r]))
             changed |= 1u << r;
         if ((thread_of_group() & 3) == 0) {
@@ -199,7 +199,7 @@ __device__ __forceinline__ void qk_page(uint32_t window, const uint32_t (&a)[kQS
     uint32_t p = window + smem::p + stage * kPStage;
     float S[32];
     mbarrier_wait(window + smem::k_full + 8 * stage, parity);
-    scores(S, a, smem::q, smem::k + stage * kKBytes);
+    scores(S, a, uniform(wgmma_place(smem::k + stage * kKBytes)));
     mbarrier_wait(window + smem::p_empty + 8 * stage, parity ^ 1); /* under the products, as is this: */
     add_codes(state);
     wgmma_wait<0>();
@@ -241,7 +241,7 @@ __device__ __forceinline__ int limit_of_row(const mla_sm90_unit &u, uint32_t in_
     return limit + static_cast<int>((first - u.first_page) * kPage);
 }
 
-/* Q and what the rows begin with. */
+/* Q and what the rows begin with. All that comes from memory is on its way at the same time. */
 __device__ __forceinline__ void begin_unit(const mla_sm90_unit &u, uint32_t first)
 {
     uint32_t t = thread_of_group(), window = window_of_cta();
@@ -251,6 +251,8 @@ __device__ __forceinline__ void begin_unit(const mla_sm90_unit &u, uint32_t firs
         int limit = limit_of_row(u, rank_of_cta() * kRows + t, first);
         store_shared_u32(window + smem::limit + t * 4, static_cast<uint32_t>(limit));
     }
+    cp_async_wait_all();
+    fence_async_proxy();
 }
 
 __device__ __forceinline__ void qk_role(const mla_sm90_launch &launch, Cursor &cursor)
@@ -265,7 +267,7 @@ __device__ __forceinline__ void qk_role(const mla_sm90_launch &launch, Cursor &c
         begin_unit(u, first);
         float c = u.score_scale;
         uint32_t mask_from = first + u.mask_from, end = first + u.n_pages;
-        uint32_t of_unit = (odd ? kFlagOdd : 0) | (u.n_pages > kLongPages ? kFlagLong : 0);
+        uint32_t of_unit = odd ? kFlagOdd : 0;
         uint32_t a[kQSteps][4];
         RowState state;
         reset(state);
@@ -274,7 +276,7 @@ __device__ __forceinline__ void qk_role(const mla_sm90_launch &launch, Cursor &c
 #pragma unroll 1
         for (uint32_t g = first + ((first ^ group()) & 1); static_cast<int32_t>(end - g) > 0; g += 2) {
             if (group() == 0 && g % kRefill == 0 && thread_of_group() < 32)
-                refill(launch, cursor, g + 2 * kRefill, thread_of_group());
+                refill(launch, cursor, g + 2 * kRefill, kRefill, thread_of_group());
             bool masked = g >= mask_from;
             uint32_t flags = of_unit | (masked ? kFlagMasked : 0) | (g + 1 == end ? kFlagLast : 0);
             qk_page(window, a, {g, masked, flags}, c, state);

@@ -22,7 +22,6 @@ static const struct variant {
 } variants[] = {
     {"sm90", REF_ACCURACY_E4M3_P, false},          {"generic-sm_90a", ACCURACY_F16_P, false},
     {"generic-compute_80", ACCURACY_F16_P, false}, {"mla1", REF_ACCURACY_E4M3_P, true},
-    {"sm90-window4", REF_ACCURACY_E4M3_P, true},
 };
 
 /* Memory beyond the partials that a launch of any case here may need. */
