@@ -20,8 +20,10 @@ static const struct variant {
     double accuracy;
     bool baseline;
 } variants[] = {
-    {"sm90", REF_ACCURACY_E4M3_P, false},          {"generic-sm_90a", ACCURACY_F16_P, false},
-    {"generic-compute_80", ACCURACY_F16_P, false}, {"mla1", REF_ACCURACY_E4M3_P, true},
+    {"sm90", REF_ACCURACY_E4M3_P, false},
+    {"generic-sm_90a", ACCURACY_F16_P, false},
+    {"generic-compute_80", ACCURACY_F16_P, false},
+    {"mla1", REF_ACCURACY_E4M3_P, true},
 };
 
 /* Memory beyond the partials that a launch of any case here may need. */
