@@ -12,8 +12,8 @@
 #include "tests/support/check_main.h"
 #include "tests/support/daemon_fixture.h"
 
-#define ROUNDS     20
-#define BAR_S      (TEST_SLOW == 1 ? 0.005 : 0.05)
+#define ROUNDS     (TEST_SLOW == 1 ? 20 : 1) /* sanitizers look at what is done, not at how long it takes */
+#define BAR_S      0.005
 #define BOUNDS_MAX 32
 #define IO_BYTES   (UINT64_C(3) << 30) /* hardly any of it is ever there */
 #define SEQS       MLA_SEQS_PER_JOB_MAX
@@ -328,12 +328,12 @@ static void end_of_much(struct peer *p)
     (void)p;
     raw_open(&r, d.socket);
     int fd = raw_memfd(64 * 576, NULL);
-    for (int i = 0; i < 250; i++)
+    for (int i = 0; i < 120; i++)
         raw_cache(&r, raw_region(&r, fd, 64 * 576, MLA_ACCESS_READ_WRITE), 1);
-    for (int i = 0; i < 700; i++)
+    for (int i = 0; i < 400; i++)
         raw_region(&r, fd, 64 * 576, MLA_ACCESS_READ_WRITE);
     close(fd);
-    for (uint64_t i = 1; i <= 1000; i++)
+    for (uint64_t i = 1; i <= 500; i++)
         raw_tables(&r, i, 1, 64);
     mla_message_init(&m, MLA_MSG_HEALTH);
     raw_expect(&r, &m, MLA_OK, NULL);
@@ -380,7 +380,8 @@ START_TEST(no_turn_is_long)
         double this = longest(&before, &after);
         best = this < best ? this : best;
     }
-    ck_assert_msg(best <= BAR_S, "%s: a turn took up to %g s, more than %g s", acts[_i].name, best, BAR_S);
+    ck_assert_msg(TEST_SLOW > 1 || best <= BAR_S, "%s: a turn took up to %g s, more than %g s", acts[_i].name, best,
+                  BAR_S);
     ground_close(&p.g);
     raw_close(&watch);
     daemon_stop(&d, SIGTERM, 0);
