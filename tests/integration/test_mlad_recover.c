@@ -170,10 +170,10 @@ START_TEST(attachers_come_back_with_their_owner)
     worker_job_new(attacher, &job, info.cache, pool.memory.addr, pool.num_pages, &shape);
     for (unsigned round = 0; round < 4; round++) {
         mla_request_id id;
-        worker_job_poison(&job);
-        worker_ok(attacher, mla_decode_submit(attacher, &job.args, NULL, NULL, &id));
         daemon_kill(&d);
         daemon_start_again(&d, NULL);
+        worker_job_poison(&job);
+        worker_ok(attacher, mla_decode_submit(attacher, &job.args, NULL, NULL, &id));
         if (round % 2)
             worker_ok(owner, mla_wait_connected(owner, WORKER_TIMEOUT_US));
         else
