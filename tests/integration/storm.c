@@ -16,6 +16,13 @@
 
 #include "tests/support/raw_client.h"
 
+/* In place of ck_assert_msg where it would be said a million times: Check writes down each one that holds. */
+#define REQUIRE(condition, ...)                                                                                        \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            ck_abort_msg(__VA_ARGS__);                                                                                 \
+    } while (0)
+
 #define FRAME_BYTES (MLA_WIRE_HEADER_BYTES + MLA_CAP_TABLE_BYTES)
 #define ARENA_BYTES (2 * MLA_CAP_REPLY_BYTES + MLA_CODEC_SLACK_BYTES)
 #define PATIENCE_MS 10000
@@ -110,8 +117,8 @@ static void connect_peer(struct storm_peer *p)
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
     snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", p->storm->socket);
     p->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ck_assert_int_ge(p->fd, 0);
-    ck_assert_msg(connect(p->fd, (struct sockaddr *)&addr, sizeof(addr)) == 0, "connect: %s", strerror(errno));
+    REQUIRE(p->fd >= 0, "socket: %s", strerror(errno));
+    REQUIRE(connect(p->fd, (struct sockaddr *)&addr, sizeof(addr)) == 0, "connect: %s", strerror(errno));
 }
 
 /* ---- what comes back ---- */
@@ -126,8 +133,8 @@ static void check_text(const struct storm_peer *p, const struct mla_error *statu
 {
     for (unsigned i = 0; i < STORM_PEERS; i++) {
         const char *token = p->storm->peers[i].token;
-        ck_assert_msg(&p->storm->peers[i] == p || strstr(status->text, token) == NULL, "%s was told \"%s\"", p->token,
-                      status->text);
+        REQUIRE(&p->storm->peers[i] == p || strstr(status->text, token) == NULL, "%s was told \"%s\"", p->token,
+                status->text);
     }
 }
 
@@ -136,9 +143,9 @@ static void take_answer(struct storm_peer *p, const struct mla_frame_header *h, 
     uint16_t *pending = &p->pending[h->request_id % STORM_PENDING];
     const struct mla_error *status = &m->reply.status;
     check_text(p, status);
-    ck_assert_msg(p->wild || *pending == (h->type & ~MLA_REPLY), "%s answered, but %s was asked with id %llu",
-                  mla_wire_type_name(h->type), *pending ? mla_wire_type_name(*pending) : "nothing",
-                  (unsigned long long)h->request_id);
+    REQUIRE(p->wild || *pending == (h->type & ~MLA_REPLY), "%s answered, but %s was asked with id %llu",
+            mla_wire_type_name(h->type), *pending ? mla_wire_type_name(*pending) : "nothing",
+            (unsigned long long)h->request_id);
     *pending = 0;
     p->storm->answers++;
     p->storm->refused += status->code != MLA_OK;
@@ -165,16 +172,16 @@ static bool take_frame(struct storm_peer *p)
     struct mla_error err = {0};
     if (p->in_bytes < MLA_WIRE_HEADER_BYTES)
         return false;
-    ck_assert_int_eq(mla_wire_unpack(p->in, &h), 0);
-    ck_assert_uint_le(h.body_len, MLA_CAP_REPLY_BYTES);
-    ck_assert_uint_eq(h.n_fds, 0);
+    REQUIRE(mla_wire_unpack(p->in, &h) == 0, "%s: not a frame", p->token);
+    REQUIRE(h.body_len <= MLA_CAP_REPLY_BYTES, "%s: %u bytes of body", p->token, h.body_len);
+    REQUIRE(h.n_fds == 0, "%s: a frame with descriptors", p->token);
     size_t n = MLA_WIRE_HEADER_BYTES + (size_t)h.body_len;
     if (p->in_bytes < n)
         return false;
     mla_arena_init(&arena, p->storm->arena, ARENA_BYTES);
     uint16_t as = mla_wire_body_cap(h.type) != 0 ? h.type : MLA_MSG_UNREGISTER_REGION | MLA_REPLY;
     int rc = mla_codec_decode(as, p->in + MLA_WIRE_HEADER_BYTES, h.body_len, &arena, &m, &err);
-    ck_assert_msg(rc == 0, "%s: %s", mla_wire_type_name(h.type), err.text);
+    REQUIRE(rc == 0, "%s: %s", mla_wire_type_name(h.type), err.text);
     if (h.type & MLA_REPLY)
         take_answer(p, &h, &m);
     else if (h.type == MLA_NOTICE_ERROR)
@@ -191,7 +198,7 @@ static bool drain(struct storm_peer *p)
         if (p->in_cap - p->in_bytes < (64u << 10)) {
             p->in_cap = 2 * p->in_cap + (128u << 10);
             p->in = realloc(p->in, p->in_cap);
-            ck_assert_ptr_nonnull(p->in);
+            REQUIRE(p->in, "no memory");
         }
         ssize_t n = recv(p->fd, p->in + p->in_bytes, p->in_cap - p->in_bytes, MSG_DONTWAIT);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -229,7 +236,7 @@ static bool send_all(struct storm_peer *p, const uint8_t *bytes, size_t n, const
         ssize_t k = sendmsg(p->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (k < 0 && errno == EAGAIN) {
             struct pollfd wait = {.fd = p->fd, .events = POLLIN | POLLOUT};
-            ck_assert_msg(poll(&wait, 1, PATIENCE_MS) == 1, "%s: the daemon neither reads nor writes", p->token);
+            REQUIRE(poll(&wait, 1, PATIENCE_MS) == 1, "%s: the daemon neither reads nor writes", p->token);
             if ((wait.revents & (POLLIN | POLLHUP)) && !drain(p))
                 return false;
             continue;
@@ -281,7 +288,7 @@ static bool send_frame(struct storm_peer *p, const struct mla_message *m, const 
         if (now > n)
             now = n;
         p->rest = malloc(n - now + 1);
-        ck_assert_ptr_nonnull(p->rest);
+        REQUIRE(p->rest, "no memory");
         memcpy(p->rest, s->frame + now, n - now);
         p->rest_bytes = n - now;
         n = now;

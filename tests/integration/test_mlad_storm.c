@@ -48,7 +48,7 @@ static int good_worker(void *socket)
         worker_job_run(&job);
         worker_job_check(&job);
         atomic_fetch_add(&shared->decodes, 1);
-        test_sleep_us(1000);
+        test_sleep_us(5000);
     }
     worker_job_free(client, &job);
     worker_pool_free(client, &pool);
