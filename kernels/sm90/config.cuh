@@ -98,16 +98,15 @@ constexpr int kBarPvAll = 5;
 constexpr int kBarQkAll = 6;
 constexpr int kBarTurn = 8; /* + group: the running reference is this group's */
 
-/* P = 2^(score - reference + kHeadroom): at most 2^8 when the reference may lag kLag octaves behind the maximum. */
+/* P = 2^(score - reference + kHeadroom): at most 2^8.75, which is below the largest e4m3 (448), when a score may be
+ * kLag octaves above the reference. A reference is kAbove octaves above the maximum that it was taken from: that
+ * maximum's P is a power of two, so exact, and a later one seldom needs another reference. */
 constexpr float kLag = 3.0f;
-constexpr float kHeadroom = 8.0f - kLag;
-constexpr float kSumUnit = 1.0f / 32;
-static_assert(kHeadroom == 5.0f, "kSumUnit is 2^-kHeadroom");
+constexpr float kHeadroom = 8.75f - kLag;
+constexpr float kAbove = 0.75f;
+constexpr float kSumUnit = 0.018581361171917516f; /* 2^-kHeadroom */
+static_assert(kHeadroom == 5.75f && kHeadroom - kAbove == 5.0f, "kSumUnit, and a power of two");
 constexpr float kNoReference = -1e30f;
-
-/* A unit's first reference is as much above the maximum of its first page, which is of 64 keys only: short units then
- * hardly ever need a second one. */
-constexpr float kFirstAbove = 1.0f;
 
 /* A block's word of flags: a byte of each warp of its QK group. Bits 0 and 1: the reference of a row rose, of the
  * warp's first 8 rows and of its last; the others are said by all four warps alike. Bits 5 and 6 are used by the
@@ -117,7 +116,7 @@ constexpr uint32_t kFlagMasked = 1u << 2;
 constexpr uint32_t kFlagLast = 1u << 3; /* of its unit */
 constexpr uint32_t kFlagOdd = 1u << 4;  /* the cluster's second unit, fourth, ... */
 
-/* Sums of a unit fit f16 by this, whatever the data are, up to 2^20 keys. Units are shorter by far (max_pages_per_item
+/* Sums of a unit fit f16 by this, whatever the data are, up to 2^19 keys. Units are shorter by far (max_pages_per_item
  * of the manifest). */
 constexpr float kSumScale = 1.0f / (1 << 22);
 

@@ -131,7 +131,8 @@ template <uint32_t type> __device__ __forceinline__ void write_rows(const float 
     }
 }
 
-__device__ __forceinline__ void write_out(const mla_sm90_unit &u, const float (&o)[2][64])
+/* Whether it was the cluster's last. */
+__device__ __forceinline__ bool write_out(const mla_sm90_unit &u, const float (&o)[2][64])
 {
     if (group() == 0) {
         uint32_t t = thread_of_group(), row = u.row0 + t, token = row / u.heads;
@@ -146,7 +147,9 @@ __device__ __forceinline__ void write_out(const mla_sm90_unit &u, const float (&
         write_rows<MLA_ABI_OUT_BF16>(o, u.out_scale);
     else
         write_rows<MLA_ABI_OUT_E4M3>(o, u.out_scale);
-    named_sync(kBarPvAll, 256);
+    const uint32_t last = load_shared_u32(window_of_cta() + smem::unit + 4);
+    named_sync(kBarPvAll, 256); /* scales and this have been read by all */
+    return last != 0;
 }
 
 /* The page of the stream that a PV thread is at, modulo 2^14, which keeps stage, parity and place in the load ring;
@@ -256,7 +259,7 @@ __device__ __forceinline__ void pv_role(const mla_sm90_launch &launch)
     if (first_unit(launch, 0) == first_unit(launch, 1))
         return;
     Progress at = {0, 0, 0};
-    uint32_t last;
+    bool last;
 #pragma unroll 1
     do {
         float o[2][64];
@@ -303,8 +306,7 @@ __device__ __forceinline__ void pv_role(const mla_sm90_launch &launch)
             collect(o, sums_of_thread(launch), at.done);
         mbarrier_wait(window_of_cta() + smem::scale_full, at.flags & kFlagOdd ? 1 : 0);
         uint32_t unit = load_shared_u32(window_of_cta() + smem::unit);
-        write_out(unit_at(launch, unit), o);
-        last = load_shared_u32(window_of_cta() + smem::unit + 4);
+        last = write_out(unit_at(launch, unit), o);
         arrive_at_both(window_of_cta() + smem::scale_empty);
     } while (!last);
 }

@@ -111,8 +111,7 @@ __device__ __forceinline__ uint32_t raise_references(uint32_t references, uint32
     uint32_t changed = 0, at = place_of_row(references), to = place_of_row(factors);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        float above = top[r] + (reference[r] == kNoReference ? kFirstAbove : 0.0f);
-        float next = top[r] > reference[r] + kLag ? above : reference[r];
+        float next = top[r] > reference[r] + kLag ? top[r] + kAbove : reference[r];
         if (__any_sync(~0u, next != reference[r]))
             changed |= 1u << r;
         if ((thread_of_group() & 3) == 0) {

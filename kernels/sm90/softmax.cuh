@@ -108,7 +108,7 @@ __device__ __forceinline__ void exponentials(const float (&S)[32], float c, cons
     state.codes[1][pair] = e4m3x4_of(p[2], p[3], p[6], p[7]);
 }
 
-/* The last page's codes into the sums of rounded P. Their sums fit f16 (16 keys of at most 2^8), and what rounding them
+/* The last page's codes into the sums of rounded P. Their sums fit f16 (8 keys of at most 448), and what rounding them
  * costs is as often up as down. */
 __device__ __forceinline__ void add_codes(RowState &state)
 {
