@@ -6,6 +6,11 @@
 #include "daemon/app/state.h"
 #include "daemon/util/clock.h"
 
+/* Of one list: more would keep the loop from others for longer than a frame may. The daemon's status has the numbers.
+ */
+#define ROWS_MAX 2048u
+_Static_assert(ROWS_MAX <= MLA_STATUS_ROWS_MAX, "readers take as many");
+
 static uint64_t uptime_us(const struct app *app)
 {
     return (mla_now_ns() - app->started_ns) / MLA_NS_PER_US;
@@ -135,7 +140,7 @@ void read_status(struct app_client *client, const struct net_request *request)
     size_t cap = 0;
     switch (request->message->status.what) {
     case MLA_STATUS_CLIENTS:
-        cap = app->n_clients < MLA_STATUS_ROWS_MAX ? app->n_clients : MLA_STATUS_ROWS_MAX;
+        cap = app->n_clients < ROWS_MAX ? app->n_clients : ROWS_MAX;
         rows = calloc(cap + 1, sizeof(struct mla_client_status));
         if (rows != NULL)
             r->n_clients = fill_clients(app, rows, cap);
@@ -143,7 +148,7 @@ void read_status(struct app_client *client, const struct net_request *request)
         break;
     case MLA_STATUS_CACHES:
         add_up(app, &totals);
-        cap = totals.caches < MLA_STATUS_ROWS_MAX ? totals.caches : MLA_STATUS_ROWS_MAX;
+        cap = totals.caches < ROWS_MAX ? totals.caches : ROWS_MAX;
         rows = calloc(cap + 1, sizeof(struct mla_cache_status));
         if (rows != NULL)
             r->n_caches = fill_caches(app, rows, cap);
@@ -204,10 +209,13 @@ static void fill_gauges(const struct app *app, struct metrics_gauges *g)
 /* One row a client; *rows is the caller's to free. Without memory there are none. */
 static void fill_per_client(const struct app *app, struct metrics_gauges *g, struct metrics_client **rows)
 {
-    *rows = calloc(app->n_clients + (size_t)1, sizeof(**rows));
+    size_t cap = app->n_clients < ROWS_MAX ? app->n_clients : ROWS_MAX;
+    *rows = calloc(cap + 1, sizeof(**rows));
     if (*rows == NULL)
         return;
     list_for_each (node, &app->clients) {
+        if (g->n_per_client == cap)
+            break;
         const struct app_client *client = list_entry(node, struct app_client, in_app);
         (*rows)[g->n_per_client++] = (struct metrics_client){client->id, client->mapped_bytes, client->name};
     }

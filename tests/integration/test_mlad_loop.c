@@ -341,6 +341,25 @@ static void end_of_much(struct peer *p)
     WAIT_FOR(raw_metric(&watch, "mlad_regions", "") <= 4, 5000 * TEST_SLOW);
 }
 
+/* All that STATUS may list, asked for by one who has little. The owners stay for the rounds that may follow. */
+static void list_of_caches(struct peer *p)
+{
+    enum { OWN = 256, ROWS = 2048 }; /* limits.max_caches; what one list has at most */
+    static struct raw owners[ROWS / OWN + 1];
+    struct mla_message m;
+    for (size_t i = 0; i < sizeof(owners) / sizeof(owners[0]) && owners[i].memory == NULL; i++) {
+        raw_open(&owners[i], d.socket);
+        int fd = raw_memfd(64 * 576, NULL);
+        uint64_t region = raw_region(&owners[i], fd, 64 * 576, MLA_ACCESS_READ_WRITE);
+        close(fd);
+        for (int k = 0; k < OWN; k++)
+            raw_cache(&owners[i], region, 1);
+    }
+    mla_message_init(&m, MLA_MSG_STATUS);
+    m.status.what = MLA_STATUS_CACHES;
+    ck_assert_uint_eq(raw_call(&p->g.r, &m)->status_reply.n_caches, ROWS);
+}
+
 static const struct {
     const char *name;
     void (*act)(struct peer *p);
@@ -362,6 +381,7 @@ static const struct {
     {"8 MiB of a scalar", bomb_of_a_scalar},
     {"8 MiB of bits", bomb_of_bits},
     {"end of a peer with much", end_of_much},
+    {"list of most caches", list_of_caches},
 };
 
 START_TEST(no_turn_is_long)
