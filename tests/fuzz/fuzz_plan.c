@@ -11,9 +11,9 @@
 #include "kernels/plan/plan.h"
 
 #define SEQS_MAX  256u
-#define ITEMS_MAX (1u << 14)
+#define ITEMS_MAX (1u << 12) /* larger ones are only slower: test_mlad_loop has them */
 /* Laying a tile costs a step per unit that it takes, some fifty times over; real devices have at most a few a tile. */
-#define STEPS_MAX (1u << 16)
+#define STEPS_MAX (1u << 14)
 
 struct input {
     struct plan_request request;

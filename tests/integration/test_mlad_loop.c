@@ -408,8 +408,83 @@ START_TEST(no_turn_is_long)
 }
 END_TEST
 
+/* Plans as a GPU's, which has more units than there are processors here: many tiles, one of them very long, to be cut
+ * so that all units end together. On the null backend, which plans for an H200 and computes nothing. */
+static void decode_for_gpu(struct raw *r, uint64_t io, uint64_t cache, uint32_t n_seqs, uint32_t q_len, uint32_t heads,
+                           bool invariant)
+{
+    static uint32_t q[SEQS], kv[SEQS], pages[SEQS + MLA_KV_LEN_MAX / 64];
+    struct mla_message m;
+    for (uint32_t s = 0; s < n_seqs; s++) {
+        q[s] = q_len;
+        kv[s] = s == n_seqs / 2 ? MLA_KV_LEN_MAX : 64;
+    }
+    mla_message_init(&m, MLA_MSG_PUT_TABLE_SET);
+    m.put_table_set.id = 1;
+    m.put_table_set.q_len = q;
+    m.put_table_set.kv_len_max = kv;
+    m.put_table_set.n_q_len = m.put_table_set.n_kv_len_max = n_seqs;
+    m.put_table_set.pages = pages;
+    m.put_table_set.n_pages = n_seqs - 1 + MLA_KV_LEN_MAX / 64;
+    raw_expect(r, &m, MLA_OK, NULL);
+    mla_message_init(&m, MLA_MSG_DECODE);
+    struct mla_decode_request *of = &m.decode;
+    of->cache = cache;
+    of->table_set = 1;
+    of->heads = heads;
+    of->q = of->o = (struct mla_tensor){.present = true, .region = io, .compact = true};
+    of->o.token_stride = 512 * (int64_t)heads;
+    of->o.head_stride = 512;
+    of->o.offset = 4096;
+    of->out_type = MLA_DTYPE_E4M3;
+    of->mask = MLA_MASK_NONE;
+    of->softmax_scale = 1;
+    of->batch_invariant = invariant;
+    /* Either is fine: what counts is how long it was thought about. */
+    enum mla_status code = raw_call(r, &m)->reply.status.code;
+    ck_assert_msg(code == MLA_OK || code == MLA_TOO_LARGE, "%s", mla_status_name(code));
+    mla_message_init(&m, MLA_MSG_DROP_TABLE_SET);
+    m.drop_table_set.id = 1;
+    raw_expect(r, &m, MLA_OK, NULL);
+}
+
+static const struct {
+    uint32_t n_seqs, q_len, heads;
+    bool invariant;
+} shapes[] = {{SEQS, 1, 1, false},   {SEQS, 1, 1, true},   {SEQS, 2, 128, false},
+              {8, 4096, 128, false}, {8, 4096, 128, true}, {SEQS / 2, 1, 96, false}};
+
+START_TEST(no_plan_of_a_gpu_is_long)
+{
+    struct raw r;
+    double best = 1e9;
+    daemon_start(&d, "daemon.backend=null", "daemon.log_level=error", "limits.max_queued_bytes=1G", NULL);
+    setpriority(PRIO_PROCESS, (id_t)d.pid, -15);
+    raw_open(&watch, d.socket);
+    raw_open(&r, d.socket);
+    int fd = raw_memfd(IO_BYTES, NULL), kv = raw_memfd(64 * 576, NULL);
+    uint64_t io = raw_region(&r, fd, IO_BYTES, MLA_ACCESS_READ_WRITE);
+    uint64_t cache = raw_cache(&r, raw_region(&r, kv, 64 * 576, MLA_ACCESS_READ), 1);
+    for (int round = 0; round < ROUNDS && best > BAR_S; round++) {
+        struct turns before, after;
+        look(&before);
+        decode_for_gpu(&r, io, cache, shapes[_i].n_seqs, shapes[_i].q_len, shapes[_i].heads, shapes[_i].invariant);
+        look(&after);
+        double this = longest(&before, &after);
+        best = this < best ? this : best;
+    }
+    ck_assert_msg(TEST_SLOW > 1 || best <= BAR_S, "shape %d: a turn took up to %g s, more than %g s", _i, best, BAR_S);
+    close(fd);
+    close(kv);
+    raw_close(&r);
+    raw_close(&watch);
+    daemon_stop(&d, SIGTERM, 0);
+}
+END_TEST
+
 MLA_SUITE(mlad_loop)
 {
     TCase *tc = mla_tcase_timeout(suite, "loop", 60);
     tcase_add_loop_test(tc, no_turn_is_long, 0, (int)(sizeof(acts) / sizeof(acts[0])));
+    tcase_add_loop_test(tc, no_plan_of_a_gpu_is_long, 0, (int)(sizeof(shapes) / sizeof(shapes[0])));
 }
