@@ -12,6 +12,9 @@
 /* Of one connection, for the request's head; a longer one is answered 431 by the library. */
 #define MEMORY_BYTES (8u << 10)
 
+/* It is run at least this often. */
+#define LOOK_MS 1000u
+
 #define TEXT_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
 struct http {
@@ -99,15 +102,26 @@ static void on_poll(uv_poll_t *poll, int status, int events)
     go_on(poll->data);
 }
 
-/* What is there to do, and when to look again though nothing comes. */
+static unsigned connections(struct http *http)
+{
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_CURRENT_CONNECTIONS);
+    return info == NULL ? 0 : info->num_connections;
+}
+
+/* What is there to do, and when to look again though nothing comes. At its limit of connections the library stops to
+ * listen, and begins again in the run behind the one that ended a connection, which nothing else may ask for. */
 static void go_on(struct http *http)
 {
     MHD_UNSIGNED_LONG_LONG ms = 0;
-    MHD_run(http->daemon);
-    if (MHD_get_timeout(http->daemon, &ms) == MHD_YES)
-        uv_timer_start(&http->timer, on_timer, ms, 0);
-    else
-        uv_timer_stop(&http->timer);
+    for (unsigned i = 0; i <= HTTP_CONNECTIONS; i++) {
+        unsigned before = connections(http);
+        MHD_run(http->daemon);
+        if (connections(http) >= before)
+            break;
+    }
+    if (MHD_get_timeout(http->daemon, &ms) != MHD_YES || ms > LOOK_MS)
+        ms = LOOK_MS;
+    uv_timer_start(&http->timer, on_timer, ms, 0);
 }
 
 /* ---- beginning and end ---- */
