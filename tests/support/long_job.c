@@ -5,12 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/limits.h"
+
 #include "tests/support/gpu_daemon.h"
 
 #define KEYS     (LONG_JOB_PAGES * 64u)
 #define Q_DIM    576u
 #define V_DIM    512u
-#define SEQS_MAX 32768u
+#define SEQS_MAX MLA_SEQS_PER_JOB_MAX
 
 /* A kernel's unit of rows takes as long for one row as for all it has room for. So a GPU is kept busy with the least
  * memory by sequences of one row each: 11 KiB for a context of 131,072 keys, most of it the table. By the planner's
