@@ -69,10 +69,11 @@ __device__ __forceinline__ void promote(const mla_sm90_launch &launch, float (&o
         uint32_t h[4];
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            float &x = o[m][8 * v + 2 * e], &y = o[m][8 * v + 2 * e + 1];
+            float &x = o[m][8 * v + 2 * e], &y = o[m][8 * v + 2 * e + 1], low, high;
             h[e] = f16x2_of(x * (1.5f * kSumScale), y * (1.5f * kSumScale));
-            x *= -0.5f;
-            y *= -0.5f;
+            f32_of(h[e], low, high); /* exact: what is left and what has moved are what there was */
+            x = fmaf(low, -1.0f / kSumScale, x);
+            y = fmaf(high, -1.0f / kSumScale, y);
         }
         add_in_memory(sums + vector_at(m, v), h, done <= v);
     }
