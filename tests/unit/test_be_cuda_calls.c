@@ -1,5 +1,6 @@
 /* What a launch costs in calls of the driver, and the layer of a lone step that waits on the stream. On the fake
  * driver. */
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -306,6 +307,59 @@ START_TEST(a_step_ends_in_front_of_a_layer)
 }
 END_TEST
 
+/* Tables with so much room between their rows that they are larger than the workspace: a layer that is let go reads
+ * none of that, and runs right afterwards. */
+START_TEST(tables_with_room)
+{
+    static const uint64_t room[] = {0, 64u << 20, UINT64_C(1) << 40};
+    struct rig rig = cuda_rig();
+    struct stepper s;
+    struct dc *job = new_case(&rig, 50);
+    step_make(&s, &rig, 10);
+    const struct mla_abi_seq *seqs = s.layers[0]->batch.seqs;
+    struct mla_abi_seq far[] = {seqs[0], seqs[1]};
+    for (uint32_t i = 0; i < 2; i++)
+        far[i].table_first += room[_i];
+    for (uint32_t i = 0; i < LAYERS; i++)
+        s.records[i].job.table -= room[_i] * sizeof(int32_t);
+    s.step.seqs = far;
+    warm_up(&rig);
+    rig_submit(&rig, &s.ticket);
+    wait_parked(&rig, 1);
+    dc_run(job);
+    dc_check_all(job);
+    for (uint32_t i = 0; i < LAYERS; i++)
+        layer(&s, i);
+    ends_well(&s);
+    dc_free(job);
+    step_drop(&s);
+    rig_close(&rig);
+}
+END_TEST
+
+/* Where the driver is told to wait for each launch, or to have one queue for all streams, nothing waits on the stream.
+ */
+START_TEST(drivers_that_wait)
+{
+    static const char *const names[] = {"CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS"};
+    ck_assert_int_eq(setenv(names[_i], "1", 1), 0);
+    struct rig rig = cuda_rig();
+    struct stepper s;
+    step_make(&s, &rig, 10);
+    warm_up(&rig);
+    rig_submit(&rig, &s.ticket);
+    for (uint32_t i = 0; i < LAYERS; i++) {
+        usleep(3000);
+        layer(&s, i);
+    }
+    ends_well(&s);
+    ck_assert_uint_eq(calls_now(MLA_FAKE_cuStreamWaitValue64), 0);
+    step_drop(&s);
+    rig_close(&rig);
+    ck_assert_int_eq(unsetenv(names[_i]), 0);
+}
+END_TEST
+
 MLA_SUITE(be_cuda_calls)
 {
     TCase *tc = mla_tcase(suite, "calls");
@@ -314,4 +368,6 @@ MLA_SUITE(be_cuda_calls)
     tcase_add_test(tc, calls_of_a_layer);
     tcase_add_loop_test(tc, others_pass_a_layer, 0, 3);
     tcase_add_loop_test(tc, a_step_ends_in_front_of_a_layer, 0, 3);
+    tcase_add_loop_test(tc, tables_with_room, 0, 3);
+    tcase_add_loop_test(tc, drivers_that_wait, 0, 2);
 }

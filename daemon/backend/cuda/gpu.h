@@ -38,6 +38,7 @@
 #define CU_PAUSE_MIN_NS    UINT64_C(20000)
 #define CU_STEP_SPIN_NS    UINT64_C(500000)  /* polled so long without a pause while a step is in flight, or spin_us */
 #define CU_QUERY_NS        UINT64_C(1000000) /* between two questions to the driver whether all is well, while busy */
+#define CU_PARK_SEQS       1024u             /* a layer of more is not parked */
 #define CU_TIMED_EVERY     16u               /* launches, of which two are timed by the device: events cost time */
 
 /* An allocation of another process, opened once however many regions lie in it. */
@@ -109,6 +110,7 @@ struct cu_park {
     CUdeviceptr device;
     CUdeviceptr dummy;
     CUevent copied;
+    struct mla_abi_seq seqs[CU_PARK_SEQS]; /* of a dummy */
 };
 
 enum cu_state { CU_STARTING, CU_RUNNING, CU_ENDED };

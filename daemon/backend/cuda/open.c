@@ -140,6 +140,14 @@ void cu_stop(struct backend *be)
 
 /* ---- loop's thread ---- */
 
+/* Launches that return when they have run never would behind a word that comes later, and on a single connection
+ * copies stand behind that word as well: both are settings of the driver for whoever looks for faults. */
+static bool launches_may_wait(void)
+{
+    const char *blocking = getenv("CUDA_LAUNCH_BLOCKING"), *connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    return (!blocking || strtol(blocking, NULL, 10) == 0) && (!connections || strtol(connections, NULL, 10) != 1);
+}
+
 static void copy_options(struct cu_options *o, const struct be_config *config)
 {
     const char *blob = getenv("MLA_CUDA_BLOB"), *plain = getenv("MLA_CUDA_PLAIN_LAUNCHES");
@@ -151,7 +159,7 @@ static void copy_options(struct cu_options *o, const struct be_config *config)
     o->host_bytes = config->host_bytes ? config->host_bytes : CU_HOST_BYTES;
     o->workspace_bytes = config->workspace_bytes;
     o->programmatic = !plain || strcmp(plain, "0") == 0;
-    o->parks = !park || strcmp(park, "0") != 0;
+    o->parks = (!park || strcmp(park, "0") != 0) && launches_may_wait();
     o->blob_pageable = blob && strcmp(blob, "pageable") == 0;
     o->blob_pinned = blob && strcmp(blob, "pinned") == 0;
     o->own_costs = config->costs != NULL;

@@ -11,9 +11,8 @@
 #include "daemon/util/clock.h"
 
 /* Of dummies: lengths, which stay 0; status words; rows of the output. */
-#define DUMMY_SEQS   1024u
-#define STATUS_AT    (DUMMY_SEQS * 4u)
-#define OUT_AT       (STATUS_AT + DUMMY_SEQS * 8u)
+#define STATUS_AT    (CU_PARK_SEQS * 4u)
+#define OUT_AT       (STATUS_AT + CU_PARK_SEQS * 8u)
 #define DUMMY_BYTES  (OUT_AT + MLA_ABI_V_DIM * 4u)
 #define APART_NS     UINT64_C(2000000) /* no layer is parked so soon after one that had to be let go */
 #define WORDS_BYTES  128u              /* a line for the word that is waited for, one for the end of a dummy */
@@ -85,7 +84,7 @@ static bool has_run(const struct backend *be, const struct plan *plan)
 void cu_park(struct backend *be, struct be_steps_batch *b, uint32_t index)
 {
     struct cu_park *park = &be->park;
-    if (park->parked || !b->prepared || !is_alone(be) || b->batch.n_jobs != 1 || b->batch.n_seqs > DUMMY_SEQS ||
+    if (park->parked || !b->prepared || !is_alone(be) || b->batch.n_jobs != 1 || b->batch.n_seqs > CU_PARK_SEQS ||
         !has_run(be, b->batch.plan) || mla_now_ns() < park->not_before_ns)
         return;
     CUresult r = CUDA_SUCCESS;
@@ -140,10 +139,20 @@ static void make_dummy(const struct backend *be, const struct be_batch *batch, s
                                 .inv_out_scale = 1};
 }
 
+/* Kernels read entries for kv_len_max tokens whatever the length is: of each sequence the workspace has room for those,
+ * but not where a table with room between its rows would have them. */
+static const struct mla_abi_seq *make_dummy_seqs(struct cu_park *park, const struct be_batch *batch)
+{
+    memcpy(park->seqs, batch->seqs, batch->n_seqs * sizeof park->seqs[0]);
+    for (uint32_t s = 0; s < batch->n_seqs; s++)
+        park->seqs[s].table_first = 0;
+    return park->seqs;
+}
+
 /* The kernels have not begun, so nothing reads what is overwritten. */
 static bool put_dummy(struct backend *be)
 {
-    const struct cu_park *park = &be->park;
+    struct cu_park *park = &be->park;
     const struct be_batch *batch = &park->parked->batch;
     unsigned char *blob = (unsigned char *)park->pinned + WORDS_BYTES;
     size_t bytes = mla_kernels_blob_bytes(be->kernels, batch->plan, 1, batch->n_seqs);
@@ -152,7 +161,7 @@ static bool put_dummy(struct backend *be)
     struct mla_abi_job job;
     struct mla_kernels_launch launch;
     make_dummy(be, batch, &job);
-    if (mla_kernels_blob_write(be->kernels, batch->plan, &job, 1, batch->seqs, batch->n_seqs,
+    if (mla_kernels_blob_write(be->kernels, batch->plan, &job, 1, make_dummy_seqs(park, batch), batch->n_seqs,
                                in_place ? ahead->blob : blob, in_place ? ahead->blob_device : ahead->blob_device_copy,
                                be->workspace, &launch) != 0) {
         cu_lose(be, CUDA_ERROR_INVALID_VALUE, "cuTensorMapEncodeTiled");

@@ -22,11 +22,24 @@ static void use_job(struct fake_op *op, const struct mla_abi_job *job)
     use_tensor(op, &job->o, any ? o_bytes : 0, true);
     use_tensor(op, &job->lse, any ? sizeof(float) : 0, true);
     fake_op_use(op, job->kv, kv, false);
-    fake_op_use(op, job->table, 0, false);
     fake_op_use(op, job->kv_len, job->n_seqs * sizeof(int32_t), false);
     fake_op_use(op, job->visible, 0, false);
     fake_op_use(op, job->status, job->n_seqs * sizeof(uint64_t), true);
     fake_op_use(op, job->user_status, job->n_seqs * sizeof(uint64_t), true);
+}
+
+/* What kernels may read of a sequence's arrays, however long it is now: entries for kv_len_max tokens, and the counts
+ * of its query tokens. */
+static void use_seq(struct fake_op *op, const struct mla_abi_job *job, const struct mla_abi_seq *seq)
+{
+    uint64_t entry_tokens = (uint64_t)job->pages_per_entry * MLA_ABI_PAGE_TOKENS;
+    uint64_t entries = entry_tokens > 0 ? (seq->kv_len_max + entry_tokens - 1) / entry_tokens : 0;
+    if (seq->q_len == 0)
+        return;
+    if (entries > 0)
+        fake_op_use(op, job->table + seq->table_first * sizeof(int32_t), entries * sizeof(int32_t), false);
+    if (job->mask == MLA_ABI_MASK_VISIBLE)
+        fake_op_use(op, job->visible + seq->first_token * sizeof(int32_t), seq->q_len * sizeof(int32_t), false);
 }
 
 static bool is_readable(uint64_t address, uint64_t bytes, bool executing)
@@ -50,8 +63,9 @@ void fake_kernel_uses(struct fake_op *op, bool executing)
     } else if (op->kernel.function->kernel != FAKE_READ && op->kernel.function->kernel != FAKE_SPIN &&
                op->kernel.function->kernel != FAKE_EMPTY) {
         uint64_t jobs_bytes = l->n_jobs * sizeof(struct mla_abi_job);
+        uint64_t seqs_bytes = l->n_seqs * sizeof(struct mla_abi_seq);
         fake_op_use(&found, l->jobs, jobs_bytes, false);
-        fake_op_use(&found, l->seqs, l->n_seqs * sizeof(struct mla_abi_seq), false);
+        fake_op_use(&found, l->seqs, seqs_bytes, false);
         fake_op_use(&found, l->tiles, 0, false);
         fake_op_use(&found, l->items, l->n_items * sizeof(struct mla_abi_item), false);
         fake_op_use(&found, l->reduces, l->n_reduces * sizeof(struct mla_abi_reduce), false);
@@ -59,9 +73,15 @@ void fake_kernel_uses(struct fake_op *op, bool executing)
             fake_op_use(&found, l->partial_o, 1, true);
             fake_op_use(&found, l->partial_lse, 1, true);
         }
-        if (l->n_jobs > 0 && is_readable(l->jobs, jobs_bytes, executing))
-            for (uint32_t j = 0; j < l->n_jobs; j++)
-                use_job(&found, &((const struct mla_abi_job *)(uintptr_t)l->jobs)[j]);
+        const struct mla_abi_job *jobs = (const struct mla_abi_job *)(uintptr_t)l->jobs;
+        const struct mla_abi_seq *seqs = (const struct mla_abi_seq *)(uintptr_t)l->seqs;
+        bool known = l->n_jobs > 0 && is_readable(l->jobs, jobs_bytes, executing);
+        for (uint32_t j = 0; known && j < l->n_jobs; j++)
+            use_job(&found, &jobs[j]);
+        known = known && l->n_seqs > 0 && is_readable(l->seqs, seqs_bytes, executing);
+        for (uint32_t s = 0; known && s < l->n_seqs; s++)
+            if (seqs[s].job < l->n_jobs)
+                use_seq(&found, &jobs[seqs[s].job], &seqs[s]);
     }
     fake_lock();
     free(op->uses);

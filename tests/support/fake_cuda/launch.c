@@ -1,4 +1,5 @@
 /* Launching, and what fits on the device. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/fake_cuda/fake.h"
@@ -42,6 +43,19 @@ FAKE_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfun
         return CUDA_ERROR_INVALID_VALUE;
     *blocks = blocks_per_sm(function, threads, smem);
     return CUDA_SUCCESS;
+}
+
+/* With CUDA_LAUNCH_BLOCKING a launch returns when it has run. */
+static CUresult waited(CUstream stream, CUresult enqueued)
+{
+    const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
+    if (enqueued != CUDA_SUCCESS || !blocking || strtol(blocking, NULL, 10) == 0)
+        return enqueued;
+    fake_lock();
+    CUstream found = fake_stream_find(stream);
+    CUresult r = found && !found->capture ? fake_drain(found) : CUDA_SUCCESS;
+    fake_unlock();
+    return r;
 }
 
 static int threads_of(const CUlaunchConfig *config)
@@ -110,7 +124,7 @@ FAKE_API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction func
         memcpy(&op->kernel.h128, params[0], sizeof op->kernel.h128);
     else if (function->kernel != FAKE_EMPTY)
         memcpy(&op->kernel.launch, params[0], sizeof op->kernel.launch);
-    return fake_enqueue(config->hStream, op);
+    return waited(config->hStream, fake_enqueue(config->hStream, op));
 }
 
 /* The map is as opaque as the real one; the checks are those that the driver documents. */
