@@ -52,7 +52,7 @@ static enum mla_status take_visible(struct app_client *client, const struct mla_
         err->limit = app->config->max_queued_bytes;
         return MLA_QUOTA;
     }
-    job->visible = be_host_alloc(&app->be, bytes, &job->abi.visible);
+    job->visible = app_host_alloc(app, bytes, &job->abi.visible);
     if (job->visible == NULL)
         return mla_error_set(err, MLA_OUT_OF_MEMORY, "visible", "no device-readable memory for the counts");
     memcpy(job->visible, d->visible, bytes);
@@ -66,7 +66,7 @@ static enum mla_status take_status(struct app *app, struct app_job *job, struct 
 {
     if (job->sched.n_parts <= 1)
         return MLA_OK;
-    job->status = be_host_alloc(&app->be, job->tables->n_seqs * sizeof(uint64_t), &job->status_address);
+    job->status = app_host_alloc(app, job->tables->n_seqs * sizeof(uint64_t), &job->status_address);
     if (job->status != NULL)
         return MLA_OK;
     return mla_error_set(err, MLA_OUT_OF_MEMORY, NULL, "no device-readable memory for the status words");

@@ -8,6 +8,37 @@
 
 #define KEPT_ITEMS_MAX 16384u /* larger ones are made in the batch's own buffers, and not kept */
 
+static void free_buffers(struct app *app, struct app_plan_buffers *buffers)
+{
+    struct app_buffer *all[] = {&buffers->tiles, &buffers->items, &buffers->reduces};
+    for (unsigned k = 0; k < sizeof(all) / sizeof(all[0]); k++)
+        if (all[k]->memory != NULL)
+            be_host_free(&app->be, all[k]->memory);
+    memset(buffers, 0, sizeof(*buffers));
+}
+
+/* Plans that nobody uses go before anybody is refused. False: there was none. */
+static bool forget_idle(struct app *app)
+{
+    bool any = false;
+    for (unsigned i = 0; i < APP_PLANS; i++) {
+        struct app_plan *p = &app->plans[i];
+        const struct app_plan_buffers *has = &p->buffers;
+        if (p->uses != 0 || (has->tiles.memory == NULL && has->items.memory == NULL && has->reduces.memory == NULL))
+            continue;
+        free_buffers(app, &p->buffers);
+        p->id = 0;
+        any = true;
+    }
+    return any;
+}
+
+void *app_host_alloc(struct app *app, size_t bytes, uint64_t *address)
+{
+    void *memory = be_host_alloc(&app->be, bytes, address);
+    return memory != NULL || !forget_idle(app) ? memory : be_host_alloc(&app->be, bytes, address);
+}
+
 bool app_grow_device(struct app *app, struct app_buffer *buffer, size_t bytes)
 {
     if (bytes == 0)
@@ -17,7 +48,7 @@ bool app_grow_device(struct app *app, struct app_buffer *buffer, size_t bytes)
     size_t cap = bytes + bytes / 2;
     if (buffer->memory != NULL)
         be_host_free(&app->be, buffer->memory);
-    buffer->memory = be_host_alloc(&app->be, cap, &buffer->address);
+    buffer->memory = app_host_alloc(app, cap, &buffer->address);
     buffer->bytes = buffer->memory == NULL ? 0 : cap;
     return buffer->memory != NULL;
 }
@@ -149,7 +180,9 @@ int plans_get(struct app *app, struct app_batch *b, struct plan_request *request
     struct app_plan *p = oldest(app);
     p->id = 0;
     p->plan.capacity = capacity;
+    p->uses++; /* its arrays are not idle in the making */
     r = note(p, hash, request) ? build(app, b, request, &p->buffers, &p->plan) : -ENOMEM;
+    p->uses--;
     if (r != 0)
         return r;
     p->id = ++app->n_plans;
@@ -162,15 +195,6 @@ void plans_let_go(struct app_batch *b)
     if (b->kept != NULL)
         b->kept->uses--;
     b->kept = NULL;
-}
-
-static void free_buffers(struct app *app, struct app_plan_buffers *buffers)
-{
-    struct app_buffer *all[] = {&buffers->tiles, &buffers->items, &buffers->reduces};
-    for (unsigned k = 0; k < sizeof(all) / sizeof(all[0]); k++)
-        if (all[k]->memory != NULL)
-            be_host_free(&app->be, all[k]->memory);
-    memset(buffers, 0, sizeof(*buffers));
 }
 
 void plans_free(struct app *app)

@@ -441,6 +441,8 @@ void job_unindex(struct app_job *job); /* nothing when it is not there */
 int plans_get(struct app *app, struct app_batch *b, struct plan_request *request);
 void plans_let_go(struct app_batch *b); /* nothing when it has none */
 void plans_free(struct app *app);
+/* be_host_alloc(), which plans that are kept for later make room for. */
+void *app_host_alloc(struct app *app, size_t bytes, uint64_t *address);
 /* False: no memory. What is in the buffer goes when it grows; what is in the array stays. */
 bool app_grow_device(struct app *app, struct app_buffer *buffer, size_t bytes);
 bool app_grow_host(void *pointer_to_array, size_t *cap, size_t n, size_t size);

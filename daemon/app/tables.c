@@ -112,7 +112,7 @@ static int fill(struct app *app, struct app_table_set *set, const struct mla_put
     if (find_corners(set) != 0)
         return (int)mla_error_set(err, MLA_OUT_OF_MEMORY, NULL, "no memory for the table set");
     if (r->n_pages > 0) {
-        set->pages = be_host_alloc(&app->be, r->n_pages * sizeof(uint32_t), &set->pages_address);
+        set->pages = app_host_alloc(app, r->n_pages * sizeof(uint32_t), &set->pages_address);
         if (set->pages == NULL)
             return (int)mla_error_set(err, MLA_OUT_OF_MEMORY, "pages", "no device-readable memory for the table");
         memcpy(set->pages, r->pages, r->n_pages * sizeof(uint32_t));

@@ -131,7 +131,7 @@ static int reserve(struct app_template *t, struct mla_error *err)
     struct be *be = &t->client->app->be;
     be_host_free(be, t->status);
     t->status_bytes = (uint64_t)t->n_layers * n * sizeof(uint64_t);
-    t->status = be_host_alloc(be, t->status_bytes, &t->status_address);
+    t->status = app_host_alloc(t->client->app, t->status_bytes, &t->status_address);
     if (t->status == NULL)
         return refuse(err, MLA_OUT_OF_MEMORY, "table_set", 0, 0, "no device-readable memory for status words");
     t->cap_seqs = n;

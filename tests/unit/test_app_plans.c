@@ -1,0 +1,210 @@
+/* Plans that are kept: each is the one that would be made anew, and they stand in nobody's way. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/app/state.h"
+#include "tests/support/check_main.h"
+#include "tests/support/prng.h"
+
+#define SEQS_MAX 4u
+#define SEQS_BIG 2000u
+
+/* ---- a backend that has so much memory and computes nothing ---- */
+
+struct backend {
+    struct be_facts facts;
+    size_t left;
+};
+
+static const struct be_facts *facts_of(const struct backend *be)
+{
+    return &be->facts;
+}
+
+static void *take(struct backend *be, size_t bytes, uint64_t *address)
+{
+    size_t *memory = bytes <= be->left ? calloc(1, sizeof(*memory) + bytes) : NULL;
+    if (memory == NULL)
+        return NULL;
+    *memory = bytes;
+    be->left -= bytes;
+    *address = (uint64_t)(uintptr_t)(memory + 1);
+    return memory + 1;
+}
+
+static void give(struct backend *be, void *memory)
+{
+    size_t *whole = (size_t *)memory - 1;
+    be->left += *whole;
+    free(whole);
+}
+
+static const struct be_ops ops = {.name = "of the test", .facts = facts_of, .host_alloc = take, .host_free = give};
+
+static struct app *new_app(struct backend *be, size_t bytes)
+{
+    struct app *app = calloc(1, sizeof(*app));
+    ck_assert_ptr_nonnull(app);
+    memset(be, 0, sizeof(*be));
+    ck_assert_int_eq(plan_device_preset("h200", &be->facts.device, &be->facts.costs), 0);
+    be->facts.workspace_bytes = 64u << 20;
+    be->facts.tile_rows = 256;
+    be->left = bytes;
+    app->be = (struct be){&ops, be};
+    return app;
+}
+
+static void free_app(struct app *app, const struct backend *be, size_t bytes)
+{
+    plans_free(app);
+    ck_assert_uint_eq(be->left, bytes);
+    for (unsigned i = 0; i < SCHED_BATCHES; i++)
+        free(app->batches[i].scratch);
+    free(app->probe.scratch);
+    free(app);
+}
+
+static struct plan_request request_of(const struct backend *be, const struct plan_job *jobs, uint32_t n_jobs,
+                                      const struct plan_seq *seqs, uint32_t n_seqs)
+{
+    return (struct plan_request){.device = be->facts.device,
+                                 .costs = be->facts.costs,
+                                 .policy = PLAN_AUTO,
+                                 .tile_rows = be->facts.tile_rows,
+                                 .heads = 16,
+                                 .jobs = jobs,
+                                 .seqs = seqs,
+                                 .n_jobs = n_jobs,
+                                 .n_seqs = n_seqs};
+}
+
+/* ---- which plan ---- */
+
+struct fresh {
+    struct mla_abi_tile tiles[512];
+    struct mla_abi_item items[4096];
+    struct mla_abi_reduce reduces[512];
+    uint64_t scratch[1u << 16];
+};
+
+static void same_as_fresh(const struct plan_request *request, const struct plan *plan, struct fresh *f)
+{
+    struct plan own = {.tiles = f->tiles, .items = f->items, .reduces = f->reduces, .scratch = f->scratch};
+    ck_assert_int_eq(plan_bound(request, &own.capacity), 0);
+    ck_assert_uint_le(own.capacity.tiles, 512);
+    ck_assert_uint_le(own.capacity.items, 4096);
+    ck_assert_uint_le(own.capacity.reduces, 512);
+    ck_assert_uint_le(own.capacity.scratch_bytes, sizeof(f->scratch));
+    ck_assert_int_eq(plan_build(request, &own), 0);
+    ck_assert_uint_eq(plan->n_tiles, own.n_tiles);
+    ck_assert_uint_eq(plan->n_items, own.n_items);
+    ck_assert_uint_eq(plan->n_reduces, own.n_reduces);
+    ck_assert_uint_eq(plan->partial_rows, own.partial_rows);
+    ck_assert_uint_eq(plan->predicted_ns, own.predicted_ns);
+    ck_assert_mem_eq(plan->tiles, own.tiles, own.n_tiles * sizeof(*own.tiles));
+    ck_assert_mem_eq(plan->items, own.items, own.n_items * sizeof(*own.items));
+    ck_assert_mem_eq(plan->reduces, own.reduces, own.n_reduces * sizeof(*own.reduces));
+}
+
+static uint32_t one_of(struct prng *prng, const uint32_t *values, uint32_t n)
+{
+    return values[prng_below(prng, n)];
+}
+
+/* Requests that differ in little, so that many have been seen before and many nearly. */
+static void draw(struct prng *prng, struct plan_request *r, struct plan_job *jobs, struct plan_seq *seqs)
+{
+    static const uint32_t q_lens[] = {1, 8}, kv_lens[] = {0, 20000, 20100}, heads[] = {16, 96};
+    static const enum plan_policy policies[] = {PLAN_AUTO, PLAN_SEED, PLAN_BALANCED};
+    uint32_t split = prng_below(prng, SEQS_MAX - 1) + 1;
+    r->heads = one_of(prng, heads, 2);
+    r->policy = policies[prng_below(prng, 8) < 6 ? 0 : 1 + prng_below(prng, 2)];
+    r->n_jobs = 1 + prng_below(prng, 2);
+    r->n_seqs = 2 + prng_below(prng, SEQS_MAX - 1);
+    if (split >= r->n_seqs)
+        split = r->n_seqs - 1;
+    for (uint32_t s = 0; s < r->n_seqs; s++)
+        seqs[s] = (struct plan_seq){one_of(prng, q_lens, 2), one_of(prng, kv_lens, 3)};
+    for (uint32_t j = 0; j < r->n_jobs; j++) {
+        uint32_t first = j == 0 ? 0 : split, end = j + 1 == r->n_jobs ? r->n_seqs : split;
+        bool part = prng_below(prng, 4) == 0;
+        jobs[j] = (struct plan_job){.first_seq = first,
+                                    .n_seqs = end - first,
+                                    .mask = prng_below(prng, 2) ? MLA_ABI_MASK_CAUSAL : MLA_ABI_MASK_NONE,
+                                    .batch_invariant = prng_below(prng, 4) == 0,
+                                    .skip_rows = part ? prng_below(prng, 2) * 8 : 0,
+                                    .n_rows = part ? 8 : 0};
+    }
+}
+
+START_TEST(each_is_as_made_anew)
+{
+    struct backend be;
+    struct app *app = new_app(&be, 64u << 20);
+    struct fresh *fresh = malloc(sizeof(*fresh));
+    struct prng prng = {_i + 1};
+    struct plan_job jobs[2];
+    struct plan_seq seqs[SEQS_MAX];
+    uint64_t rounds = 4000;
+    ck_assert_ptr_nonnull(fresh);
+    for (uint64_t i = 0; i < rounds; i++) {
+        struct app_batch *b = &app->batches[prng_below(&prng, SCHED_BATCHES)];
+        struct plan_request r = request_of(&be, jobs, 0, seqs, 0);
+        draw(&prng, &r, jobs, seqs);
+        be.facts.workspace_bytes = prng_below(&prng, 4) == 0 ? 1u << 20 : 64u << 20;
+        plans_let_go(b);
+        int rc = plans_get(app, b, &r);
+        if (rc == -ENOSPC) /* batch-invariant jobs that do not fit */
+            continue;
+        ck_assert_int_eq(rc, 0);
+        same_as_fresh(&r, &b->plan, fresh);
+    }
+    ck_assert_uint_lt(app->n_plans, app->n_plan_uses); /* some were there */
+    free(fresh);
+    free_app(app, &be, 64u << 20);
+}
+END_TEST
+
+/* ---- memory ---- */
+
+/* Many plans that differ, in memory for three of them: each is made, a batch's own stays meanwhile, and in the end all
+ * of the memory is there for whoever asks. */
+START_TEST(idle_ones_make_room)
+{
+    const size_t bytes = 1u << 20;
+    struct backend be;
+    struct app *app = new_app(&be, bytes);
+    struct plan_seq *seqs = calloc(SEQS_BIG + 64, sizeof(*seqs));
+    uint64_t address;
+    ck_assert_ptr_nonnull(seqs);
+    for (uint32_t s = 0; s < SEQS_BIG + 64; s++)
+        seqs[s] = (struct plan_seq){1, 64};
+    struct plan_job of_first = {.n_seqs = SEQS_BIG, .mask = MLA_ABI_MASK_CAUSAL};
+    struct plan_request first = request_of(&be, &of_first, 1, seqs, SEQS_BIG);
+    ck_assert_int_eq(plans_get(app, &app->batches[0], &first), 0);
+    for (uint32_t i = 1; i < 64; i++) {
+        struct plan_job job = {.n_seqs = SEQS_BIG + i, .mask = MLA_ABI_MASK_CAUSAL};
+        struct plan_request r = request_of(&be, &job, 1, seqs, SEQS_BIG + i);
+        plans_let_go(&app->batches[1]);
+        ck_assert_int_eq(plans_get(app, &app->batches[1], &r), 0);
+        ck_assert_int_eq(plan_check(&r, &app->batches[1].plan, NULL, 0), 0);
+        ck_assert_int_eq(plan_check(&first, &app->batches[0].plan, NULL, 0), 0);
+    }
+    ck_assert_ptr_null(app_host_alloc(app, bytes, &address)); /* two are in use */
+    plans_let_go(&app->batches[0]);
+    plans_let_go(&app->batches[1]);
+    void *all = app_host_alloc(app, bytes, &address);
+    ck_assert_ptr_nonnull(all);
+    be_host_free(&app->be, all);
+    free(seqs);
+    free_app(app, &be, bytes);
+}
+END_TEST
+
+MLA_SUITE(app_plans)
+{
+    TCase *tc = mla_tcase(suite, "plans");
+    tcase_add_loop_test(tc, each_is_as_made_anew, 0, 2);
+    tcase_add_test(tc, idle_ones_make_room);
+}
