@@ -90,7 +90,7 @@ report_output() { # file
   said=$(grep -c '^=========' "$1")
   if [ "$said" -gt 0 ]; then
     echo "---- compute-sanitizer, $((said < 100 ? said : 100)) of $said lines"
-    grep -m 100 '^=========' "$1"
+    grep -m 100 '^=========' "$1" | sed 's/ *$//'
   fi
   echo "---- output of the run"
   grep -v '^=========' "$1" | tail -c 20000

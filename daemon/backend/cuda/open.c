@@ -107,8 +107,10 @@ int cu_start(struct backend *be, struct mla_error *err)
     r = be->cu.cuMemGetInfo(&after, &total);
     if (!be->lost && r != CUDA_SUCCESS)
         return cu_refuse(be, err, r, "cuMemGetInfo", MLA_INTERNAL, "gpu", "the GPU does not tell its memory");
-    /* Kernels, workspace and rings; what the context itself takes is there before it can be asked. */
-    be->facts.device_memory_bytes = before > after ? before - after : 0;
+    /* Kernels, workspace and rings; what the context itself takes is there before it can be asked. What others of this
+     * GPU take and give back meanwhile is in the difference, too: it is no less than what is known to be taken. */
+    const uint64_t taken = be->facts.workspace_bytes + be->facts.scratch_bytes;
+    be->facts.device_memory_bytes = before > after + taken ? before - after : taken;
     if (be->lost)
         *err = be->lost_error;
     return be->lost ? (int)MLA_DEVICE_LOST : 0;
