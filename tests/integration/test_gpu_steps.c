@@ -335,6 +335,46 @@ START_TEST(worker_killed_half_way)
 }
 END_TEST
 
+/* The stream stands in front of a layer whose kernels may be on the daemon's already. */
+static int is_drained(struct peer *parent, void *arg)
+{
+    (void)arg;
+    begin("drained", 55);
+    replay(0);
+    step_graph_gate(&g, false);
+    mla_request_id request = submit(NULL);
+    step_graph_launch(&g);
+    step_graph_await_gate(&g);
+    peer_tell(parent, 'h');
+    step_worker_wait(&w, request, MLA_DRAINING);
+    ck_assert_uint_eq(w.result.layers_done, step_graph_gated(&g));
+    for (uint32_t i = step_graph_gated(&g); i < STEP_LAYERS; i++)
+        ck_assert_msg(mla_word_aborted(mla_word_load(step_done(&w, i)), 1), "layer %u is not aborted", i);
+    step_graph_gate(&g, true);
+    step_graph_sync(&g);
+    step_graph_free(&g);
+    mla_close(client);
+    step_worker_free(NULL, &w);
+    return 0;
+}
+
+START_TEST(daemon_drained_half_way)
+{
+    struct peer peer;
+    gpu_daemon_start(&d, "");
+    struct mla_client *admin = worker_open(d.socket, "admin");
+    peer_start(&peer, is_drained, NULL);
+    peer_hear(&peer, 'h');
+    const uint64_t deadline_us = 300000;
+    worker_ok(admin, mla_drain(admin, &deadline_us, WORKER_TIMEOUT_US, NULL));
+    peer_end(&peer);
+    mla_close(admin);
+    ck_assert_msg(daemon_ended(&d, 5000 * TEST_SLOW), "the daemon goes on");
+    ck_assert_int_eq(d.exit_code, 0);
+    gpu_daemon_stop(&d, 0);
+}
+END_TEST
+
 static int loses_the_device(struct peer *parent, void *arg)
 {
     (void)arg;
@@ -382,5 +422,6 @@ MLA_SUITE(gpu_steps)
     tcase_add_test(tc, faults);
     tcase_add_test(tc, daemon_killed_half_way);
     tcase_add_test(tc, worker_killed_half_way);
+    tcase_add_test(tc, daemon_drained_half_way);
     tcase_add_test(tc, device_lost_half_way);
 }
