@@ -272,6 +272,67 @@ START_TEST(many_faults_at_once)
 }
 END_TEST
 
+static int write_records(struct dc *c, bool again, void *blob, uint64_t workspace, struct mla_kernels_launch *launch)
+{
+    const struct be_batch *b = &c->batch;
+    return (again ? mla_kernels_blob_write_again : mla_kernels_blob_write)(
+        lib.kernels, &c->plan, b->jobs, b->n_jobs, b->seqs, b->n_seqs, blob, UINT64_C(1) << 20, workspace, launch);
+}
+
+/* Jobs of equal plans that are otherwise unlike: what is written over the records of the others is, byte by byte, what
+ * is written anew. */
+START_TEST(records_written_again)
+{
+    struct rig rig;
+    if (!rig_open(&rig, _i))
+        return;
+    const struct dc_seq *seqs = SEQS({4, 700}, {2, 0}, {1, 90}, {4, 3000});
+    struct dc *c[2] = {dc_new(&rig), dc_new(&rig)};
+    for (int k = 0; k < 2; k++) {
+        dc_add(c[k], &(struct dc_shape){.heads = 96, .n_seqs = 2, .seqs = seqs, .seed = 1});
+        dc_add(c[k], k == 0 ? &(struct dc_shape){.heads = 96, .n_seqs = 4, .seqs = seqs, .seed = 2}
+                            : &(struct dc_shape){.heads = 96,
+                                                 .n_seqs = 4,
+                                                 .seqs = seqs,
+                                                 .out_type = MLA_ABI_OUT_E4M3,
+                                                 .q_scale = 2,
+                                                 .out_scale = 3,
+                                                 .q_layout = DC_SHTD,
+                                                 .o_layout = DC_PADDED,
+                                                 .split_rope = true,
+                                                 .no_lse = true,
+                                                 .user_status = true,
+                                                 .table = DC_REGION,
+                                                 .kv_len = DC_REGION,
+                                                 .row_stride = 592,
+                                                 .pages_per_entry = 2,
+                                                 .seed = 3});
+        dc_plan(c[k]);
+    }
+    const struct be_batch *b = &c[1]->batch;
+    size_t bytes = mla_kernels_blob_bytes(lib.kernels, &c[1]->plan, b->n_jobs, b->n_seqs);
+    ck_assert_uint_eq(mla_kernels_blob_bytes(lib.kernels, &c[0]->plan, b->n_jobs, b->n_seqs), bytes);
+    void *fresh = calloc(1, bytes), *over = calloc(1, bytes);
+    struct mla_kernels_launch first, anew, again;
+    ck_assert_ptr_nonnull(fresh);
+    ck_assert_ptr_nonnull(over);
+    memset(&first, 0, sizeof(first));
+    memset(&anew, 0, sizeof(anew));
+    memset(&again, 0, sizeof(again));
+    ck_assert_int_eq(write_records(c[1], false, fresh, UINT64_C(1) << 32, &anew), 0);
+    ck_assert_int_eq(write_records(c[0], false, over, UINT64_C(1) << 33, &first), 0);
+    ck_assert_int_ne(memcmp(fresh, over, bytes), 0);
+    ck_assert_int_eq(write_records(c[1], true, over, UINT64_C(1) << 32, &again), 0);
+    ck_assert_mem_eq(fresh, over, bytes);
+    ck_assert_mem_eq(&anew, &again, sizeof(anew));
+    free(fresh);
+    free(over);
+    dc_free(c[0]);
+    dc_free(c[1]);
+    rig_close(&rig);
+}
+END_TEST
+
 /* These run on the fake driver too. */
 MLA_SUITE(library_open)
 {
@@ -279,6 +340,7 @@ MLA_SUITE(library_open)
     rig_add(tc, facts_of_the_device);
     tcase_add_test(tc, what_is_wrong_is_said);
     rig_add(tc, launches_without_work);
+    rig_add(tc, records_written_again);
 }
 
 MLA_SUITE(library)
