@@ -18,6 +18,7 @@ struct rig cuda_rig(void)
     struct rig rig;
     struct be_config config = {.workspace_bytes = 16u << 20, .host_bytes = 16u << 20};
     ck_assert_int_eq(setenv("MLA_TEST_BACKEND", "cuda", 1), 0);
+    ck_assert_int_eq(setenv("MLA_CUDA_PARK", "1", 1), 0);
     ck_assert(rig_open_config(&rig, cuda_index(), &config));
     return rig;
 }

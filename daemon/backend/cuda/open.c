@@ -161,7 +161,7 @@ static void copy_options(struct cu_options *o, const struct be_config *config)
     o->host_bytes = config->host_bytes ? config->host_bytes : CU_HOST_BYTES;
     o->workspace_bytes = config->workspace_bytes;
     o->programmatic = !plain || strcmp(plain, "0") == 0;
-    o->parks = (!park || strcmp(park, "0") != 0) && launches_may_wait();
+    o->parks = park && strcmp(park, "1") == 0 && launches_may_wait();
     o->blob_pageable = blob && strcmp(blob, "pageable") == 0;
     o->blob_pinned = blob && strcmp(blob, "pinned") == 0;
     o->own_costs = config->costs != NULL;
