@@ -28,48 +28,18 @@ static void use_job(struct fake_op *op, const struct mla_abi_job *job)
     fake_op_use(op, job->user_status, job->n_seqs * sizeof(uint64_t), true);
 }
 
-/* Bytes that are used; those of sequences mostly follow each other, and are one range then. */
-struct span {
-    uint64_t begin;
-    uint64_t end; /* begin: none yet */
-};
-
-static void end_span(struct fake_op *op, struct span *span)
+/* What kernels may read of a sequence's arrays, however long it is now: entries for kv_len_max tokens, and the counts
+ * of its query tokens. */
+static void use_seq(struct fake_op *op, const struct mla_abi_job *job, const struct mla_abi_seq *seq)
 {
-    if (span->end > span->begin)
-        fake_op_use(op, span->begin, span->end - span->begin, false);
-    span->begin = span->end = 0;
-}
-
-static void add_to_span(struct fake_op *op, struct span *span, uint64_t begin, uint64_t bytes)
-{
-    if (span->end != begin || span->end == span->begin) {
-        end_span(op, span);
-        span->begin = begin;
-    }
-    span->end = begin + bytes;
-}
-
-/* What kernels may read of sequences' arrays, however long they are now: entries for kv_len_max tokens, and the counts
- * of their query tokens. */
-static void use_seqs(struct fake_op *op, const struct mla_abi_launch *l, const struct mla_abi_job *jobs,
-                     const struct mla_abi_seq *seqs)
-{
-    struct span entries = {0, 0}, counts = {0, 0};
-    for (uint32_t s = 0; s < l->n_seqs; s++) {
-        const struct mla_abi_seq *seq = &seqs[s];
-        if (seq->job >= l->n_jobs || seq->q_len == 0)
-            continue;
-        const struct mla_abi_job *job = &jobs[seq->job];
-        uint64_t entry_tokens = (uint64_t)job->pages_per_entry * MLA_ABI_PAGE_TOKENS;
-        uint64_t n = entry_tokens > 0 ? (seq->kv_len_max + entry_tokens - 1) / entry_tokens : 0;
-        if (n > 0)
-            add_to_span(op, &entries, job->table + seq->table_first * sizeof(int32_t), n * sizeof(int32_t));
-        if (job->mask == MLA_ABI_MASK_VISIBLE)
-            add_to_span(op, &counts, job->visible + seq->first_token * sizeof(int32_t), seq->q_len * sizeof(int32_t));
-    }
-    end_span(op, &entries);
-    end_span(op, &counts);
+    uint64_t entry_tokens = (uint64_t)job->pages_per_entry * MLA_ABI_PAGE_TOKENS;
+    uint64_t entries = entry_tokens > 0 ? (seq->kv_len_max + entry_tokens - 1) / entry_tokens : 0;
+    if (seq->q_len == 0)
+        return;
+    if (entries > 0)
+        fake_op_use(op, job->table + seq->table_first * sizeof(int32_t), entries * sizeof(int32_t), false);
+    if (job->mask == MLA_ABI_MASK_VISIBLE)
+        fake_op_use(op, job->visible + seq->first_token * sizeof(int32_t), seq->q_len * sizeof(int32_t), false);
 }
 
 static bool is_readable(uint64_t address, uint64_t bytes, bool executing)
@@ -109,8 +79,9 @@ void fake_kernel_uses(struct fake_op *op, bool executing)
         for (uint32_t j = 0; known && j < l->n_jobs; j++)
             use_job(&found, &jobs[j]);
         known = known && l->n_seqs > 0 && is_readable(l->seqs, seqs_bytes, executing);
-        if (known)
-            use_seqs(&found, l, jobs, seqs);
+        for (uint32_t s = 0; known && s < l->n_seqs; s++)
+            if (seqs[s].job < l->n_jobs)
+                use_seq(&found, &jobs[seqs[s].job], &seqs[s]);
     }
     fake_lock();
     free(op->uses);

@@ -44,10 +44,12 @@ void fake_op_use(struct fake_op *op, uint64_t address, uint64_t bytes, bool writ
 {
     if (address == 0)
         return;
-    struct fake_use *grown = realloc(op->uses, (op->n_uses + 1) * sizeof *grown);
-    if (!grown)
-        fake_abort("no memory");
-    op->uses = grown;
+    if ((op->n_uses & (op->n_uses - 1)) == 0) { /* full at 0, 1, 2, 4, ...: sequences have a use each */
+        struct fake_use *grown = realloc(op->uses, (op->n_uses > 0 ? 2 * op->n_uses : 1) * sizeof *grown);
+        if (!grown)
+            fake_abort("no memory");
+        op->uses = grown;
+    }
     op->uses[op->n_uses++] = (struct fake_use){address, bytes, write};
 }
 
