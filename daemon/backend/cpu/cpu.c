@@ -98,7 +98,7 @@ static int cpu_submit(struct backend *be, struct be_request *request)
     return be_port_submit(&be->device.port, request);
 }
 
-#define HOST_ALIGN 64u
+#define HOST_ALIGN UINT64_C(64)
 
 /* From calloc(), which has large pieces from the kernel as zeroes and so need not touch them; what it gave is written
  * down in front of what is handed out. */
