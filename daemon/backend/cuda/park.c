@@ -13,7 +13,7 @@
 /* Of dummies: lengths, which stay 0; status words; rows of the output. */
 #define STATUS_AT    (CU_PARK_SEQS * UINT64_C(4))
 #define OUT_AT       (STATUS_AT + CU_PARK_SEQS * UINT64_C(8))
-#define DUMMY_BYTES  (OUT_AT + MLA_ABI_V_DIM * 4u)
+#define DUMMY_BYTES  (OUT_AT + MLA_ABI_V_DIM * UINT64_C(4))
 #define APART_NS     UINT64_C(2000000) /* no layer is parked so soon after one that had to be let go */
 #define WORDS_BYTES  128u              /* a line for the word that is waited for, one for the end of a dummy */
 #define PINNED_BYTES (WORDS_BYTES + CU_BLOB_BYTES)
