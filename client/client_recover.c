@@ -113,6 +113,7 @@ static bool ask_fence(struct mla_client *c, struct mlac_recover_event *e)
     struct mla_message msg;
     mla_message_init(&msg, MLA_MSG_STATUS);
     msg.status.what = MLA_STATUS_CLIENTS;
+    msg.status.client_id = c->recover.fence_client; /* the list of all may end before it */
     e->status = mlac_own(c, &msg, NULL, 0, 0);
     e->kind = MLAC_ON_REFUSED;
     return e->status != MLA_OK;

@@ -411,6 +411,7 @@ struct mla_metrics_reply {
 
 struct mla_status_request {
     enum mla_status_what what; /* absent: DAEMON; for the encoder 0 is DAEMON too */
+    uint64_t client_id;        /* of CLIENTS: the only one that is asked for; 0: all */
 };
 
 struct mla_daemon_status {

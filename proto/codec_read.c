@@ -51,6 +51,7 @@ MLA_BODY_OF(metrics_reply, NULL);
 #define T struct mla_status_request
 static const struct mla_field status_request_fields[] = {
     MLA_X(what, MLA_F_ENUM, .min = 1, .max = MLA_STATUS_CACHES, .def = MLA_STATUS_DAEMON),
+    MLA_X(client_id, 0),
 };
 #undef T
 MLA_BODY_OF(status_request, NULL);

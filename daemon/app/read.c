@@ -84,7 +84,8 @@ static void fill_daemon(const struct app *app, struct mla_daemon_status *d)
     };
 }
 
-static size_t fill_clients(const struct app *app, struct mla_client_status *rows, size_t cap)
+/* only: 0, or the id of the client that is asked for. */
+static size_t fill_clients(const struct app *app, uint64_t only, struct mla_client_status *rows, size_t cap)
 {
     size_t n = 0;
     uint64_t now = mla_now_ns();
@@ -92,6 +93,8 @@ static size_t fill_clients(const struct app *app, struct mla_client_status *rows
         const struct app_client *client = list_entry(node, struct app_client, in_app);
         if (n == cap)
             break;
+        if (only != 0 && client->id != only)
+            continue;
         rows[n++] = (struct mla_client_status){.client_id = client->id,
                                                .name = client->name,
                                                .pid = (uint32_t)client->creds.pid,
@@ -143,7 +146,7 @@ void read_status(struct app_client *client, const struct net_request *request)
         cap = app->n_clients < ROWS_MAX ? app->n_clients : ROWS_MAX;
         rows = calloc(cap + 1, sizeof(struct mla_client_status));
         if (rows != NULL)
-            r->n_clients = fill_clients(app, rows, cap);
+            r->n_clients = fill_clients(app, request->message->status.client_id, rows, cap);
         r->clients = rows;
         break;
     case MLA_STATUS_CACHES:

@@ -64,6 +64,20 @@ START_TEST(hello_says_what_is_offered)
     ck_assert_str_eq(s->clients[0].name, "me");
     ck_assert_uint_eq(s->clients[0].pid, (uint32_t)getpid());
     ck_assert_uint_eq(s->clients[0].uid, (uint32_t)getuid());
+
+    /* One of several: that one, or none. */
+    static struct raw other;
+    raw_open(&other, d.socket);
+    ck_assert_uint_eq(raw_call(&r, &m)->status_reply.n_clients, 2);
+    m.status.client_id = id;
+    s = &raw_call(&other, &m)->status_reply;
+    ck_assert_uint_eq(s->n_clients, 1);
+    ck_assert_uint_eq(s->clients[0].client_id, id);
+    m.status.client_id = UINT64_MAX;
+    s = &raw_call(&other, &m)->status_reply;
+    ck_assert_int_eq(s->status.code, MLA_OK);
+    ck_assert_uint_eq(s->n_clients, 0);
+    raw_close(&other);
     raw_close(&r);
     daemon_stop(&d, SIGTERM, 0);
 }

@@ -283,6 +283,7 @@ void mla_sample_full(uint16_t type, struct mla_message *m)
         break;
     case MLA_MSG_STATUS:
         m->status.what = MLA_STATUS_CACHES;
+        m->status.client_id = 7;
         break;
     case MLA_MSG_DRAIN:
         m->drain = (struct mla_drain_request){.has_deadline_us = true, .deadline_us = 0};

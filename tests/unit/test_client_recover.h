@@ -39,7 +39,7 @@ extern uint16_t hold_type;   /* requests that are held */
 extern uint16_t refuse_type; /* and refused, */
 extern enum mla_status refuse_with;
 extern unsigned refusals;   /* so often */
-extern unsigned present;    /* STATUS answers that still name client 77 */
+extern unsigned present;    /* STATUS answers about client 77 that still name it */
 extern uint64_t attach_tag; /* of published caches */
 
 void note_event(struct mla_client *client, const struct mla_event *e, void *user);

@@ -9,7 +9,7 @@ uint16_t hold_type;   /* requests that are held */
 uint16_t refuse_type; /* and refused, */
 enum mla_status refuse_with;
 unsigned refusals;        /* so often */
-unsigned present;         /* STATUS answers that still name client 77 */
+unsigned present;         /* STATUS answers about client 77 that still name it */
 uint64_t attach_tag = 42; /* of published caches */
 
 static bool handler(struct fake_conn *conn, const struct mla_message *m, uint64_t id, void *user)
@@ -41,7 +41,7 @@ static bool handler(struct fake_conn *conn, const struct mla_message *m, uint64_
     seen[n_seen++] = a;
     bool held = m->type == hold_type;
     bool refused = m->type == refuse_type && refusals && refusals--;
-    bool still = m->type == MLA_MSG_STATUS && present && present--;
+    bool still = m->type == MLA_MSG_STATUS && m->status.client_id == 77 && present && present--;
     uint64_t tag = attach_tag, nonce = boot;
     pthread_mutex_unlock(&conn->f->lock);
     if (held) {
