@@ -59,6 +59,13 @@ void cu_lose(struct backend *be, CUresult result, const char *what)
             cuda_driver_error(&be->cu, result));
 }
 
+bool cu_call_ok(struct backend *be, CUresult result, const char *call)
+{
+    if (result != CUDA_SUCCESS)
+        cu_lose(be, result, call);
+    return result == CUDA_SUCCESS;
+}
+
 bool cu_ok(struct backend *be, CUresult result, const char *what)
 {
     if (result == CUDA_SUCCESS)

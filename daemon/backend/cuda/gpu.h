@@ -195,6 +195,8 @@ bool cu_sticky(CUresult result);
 
 /* Latches the loss of the device; only the first counts. what: the call. */
 void cu_lose(struct backend *be, CUresult result, const char *what);
+/* Of calls without which nothing goes on. */
+bool cu_call_ok(struct backend *be, CUresult result, const char *call);
 
 /* True for success; latches a sticky error. */
 bool cu_ok(struct backend *be, CUresult result, const char *what);

@@ -96,13 +96,6 @@ bool cu_slots_full(const struct backend *be)
 /* ---- beginning ---- */
 
 /* A launch cannot be refused any more, and half of one cannot be taken back: every failure is the end of the device. */
-static bool call_ok(struct backend *be, CUresult r, const char *call)
-{
-    if (r != CUDA_SUCCESS)
-        cu_lose(be, r, call);
-    return r == CUDA_SUCCESS;
-}
-
 static bool maps_ok(struct backend *be, int rc)
 {
     if (rc != 0)
@@ -127,22 +120,26 @@ static bool write_blob(struct backend *be, const struct be_batch *batch, unsigne
                        uint64_t *plan_id, struct mla_kernels_launch *launch)
 {
     bool again = batch->plan_id != 0 && *plan_id == batch->plan_id;
+    *plan_id = 0; /* what a writing that fails leaves is nobody's */
+    if (!maps_ok(be, (again ? mla_kernels_blob_write_again
+                            : mla_kernels_blob_write)(be->kernels, batch->plan, batch->jobs, batch->n_jobs, batch->seqs,
+                                                      batch->n_seqs, blob, address, be->workspace, launch)))
+        return false;
     *plan_id = batch->plan_id;
-    return maps_ok(be, (again ? mla_kernels_blob_write_again : mla_kernels_blob_write)(
-                           be->kernels, batch->plan, batch->jobs, batch->n_jobs, batch->seqs, batch->n_seqs, blob,
-                           address, be->workspace, launch));
+    return true;
 }
 
 /* While the batch before it runs, beside it; otherwise on its stream, which is shorter. */
 static bool copy_blob(struct backend *be, struct cu_slot *slot, size_t bytes)
 {
     CUstream stream = be->n_slots > 1 ? be->copies : be->stream;
-    if (!call_ok(be, be->cu.cuMemcpyHtoDAsync(slot->blob_device_copy, slot->blob, bytes, stream), "cuMemcpyHtoDAsync"))
+    if (!cu_call_ok(be, be->cu.cuMemcpyHtoDAsync(slot->blob_device_copy, slot->blob, bytes, stream),
+                    "cuMemcpyHtoDAsync"))
         return false;
     return stream == be->stream ||
-           (call_ok(be, be->cu.cuEventRecord(slot->copied, stream), "cuEventRecord") &&
-            call_ok(be, be->cu.cuStreamWaitEvent(be->stream, slot->copied, CU_EVENT_WAIT_DEFAULT),
-                    "cuStreamWaitEvent"));
+           (cu_call_ok(be, be->cu.cuEventRecord(slot->copied, stream), "cuEventRecord") &&
+            cu_call_ok(be, be->cu.cuStreamWaitEvent(be->stream, slot->copied, CU_EVENT_WAIT_DEFAULT),
+                       "cuStreamWaitEvent"));
 }
 
 /* Behind all that the launch has of the workspace, so in order with the launches before it. The copy has taken the
@@ -155,7 +152,7 @@ static bool put_large_blob(struct backend *be, const struct be_batch *batch, siz
     return blob &&
            maps_ok(be, mla_kernels_blob_write(be->kernels, batch->plan, batch->jobs, batch->n_jobs, batch->seqs,
                                               batch->n_seqs, blob, to, be->workspace, launch)) &&
-           call_ok(be, be->cu.cuMemcpyHtoDAsync(to, blob, bytes, be->stream), "cuMemcpyHtoDAsync");
+           cu_call_ok(be, be->cu.cuMemcpyHtoDAsync(to, blob, bytes, be->stream), "cuMemcpyHtoDAsync");
 }
 
 /* Records to where kernels read them: device memory, but see cuda.h. */
@@ -186,7 +183,7 @@ static bool ahead_is_free(struct backend *be, const struct cu_ahead *ahead)
 {
     CUresult r = be->cu.cuEventQuery(ahead->copied);
     if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY)
-        call_ok(be, r, "cuEventQuery");
+        cu_call_ok(be, r, "cuEventQuery");
     return r == CUDA_SUCCESS;
 }
 
@@ -199,9 +196,10 @@ static bool write_ahead(struct backend *be, const struct be_batch *batch, struct
     if (!write_blob(be, batch, ahead->blob, in_place ? ahead->blob_device : ahead->blob_device_copy, &ahead->plan_id,
                     &ahead->launch))
         return false;
-    return in_place || (call_ok(be, be->cu.cuMemcpyHtoDAsync(ahead->blob_device_copy, ahead->blob, bytes, be->copies),
-                                "cuMemcpyHtoDAsync") &&
-                        call_ok(be, be->cu.cuEventRecord(ahead->copied, be->copies), "cuEventRecord"));
+    return in_place ||
+           (cu_call_ok(be, be->cu.cuMemcpyHtoDAsync(ahead->blob_device_copy, ahead->blob, bytes, be->copies),
+                       "cuMemcpyHtoDAsync") &&
+            cu_call_ok(be, be->cu.cuEventRecord(ahead->copied, be->copies), "cuEventRecord"));
 }
 
 bool cu_ahead_write(struct backend *be)
@@ -227,8 +225,8 @@ static bool put_records(struct backend *be, struct cu_slot *slot, struct mla_ker
         return put_blob(be, slot->request->batch, slot, launch);
     *launch = be->ahead[index].launch;
     return be->options.blob_pinned ||
-           call_ok(be, be->cu.cuStreamWaitEvent(be->stream, be->ahead[index].copied, CU_EVENT_WAIT_DEFAULT),
-                   "cuStreamWaitEvent");
+           cu_call_ok(be, be->cu.cuStreamWaitEvent(be->stream, be->ahead[index].copied, CU_EVENT_WAIT_DEFAULT),
+                      "cuStreamWaitEvent");
 }
 
 static bool write_done_words(struct backend *be, const struct be_batch *batch, struct cu_slot *slot)
@@ -237,10 +235,10 @@ static bool write_done_words(struct backend *be, const struct be_batch *batch, s
     for (uint32_t i = 0; i < batch->n_done && !slot->host_words; i++)
         slot->host_words = cu_sync_address(be, batch->done[i].word) == 0;
     for (uint32_t i = 0; i < batch->n_done && !slot->host_words; i++)
-        if (!call_ok(be,
-                     be->cu.cuStreamWriteValue64(be->stream, cu_sync_address(be, batch->done[i].word),
-                                                 batch->done[i].value, CU_STREAM_WRITE_VALUE_DEFAULT),
-                     "cuStreamWriteValue64"))
+        if (!cu_call_ok(be,
+                        be->cu.cuStreamWriteValue64(be->stream, cu_sync_address(be, batch->done[i].word),
+                                                    batch->done[i].value, CU_STREAM_WRITE_VALUE_DEFAULT),
+                        "cuStreamWriteValue64"))
             return false;
     return true;
 }
@@ -251,12 +249,12 @@ static bool put_end(struct backend *be, struct cu_slot *slot)
     slot->on_stream = true;
     slot->value = ++be->last_value;
     if ((slot->timed || !be->word_writes) &&
-        !call_ok(be, be->cu.cuEventRecord(slot->ended, be->stream), "cuEventRecord"))
+        !cu_call_ok(be, be->cu.cuEventRecord(slot->ended, be->stream), "cuEventRecord"))
         return false;
-    return !be->word_writes || call_ok(be,
-                                       be->cu.cuStreamWriteValue64(be->stream, slot->word_device, slot->value,
-                                                                   CU_STREAM_WRITE_VALUE_DEFAULT),
-                                       "cuStreamWriteValue64");
+    return !be->word_writes || cu_call_ok(be,
+                                          be->cu.cuStreamWriteValue64(be->stream, slot->word_device, slot->value,
+                                                                      CU_STREAM_WRITE_VALUE_DEFAULT),
+                                          "cuStreamWriteValue64");
 }
 
 static bool run_kernels(struct backend *be, const struct mla_kernels_launch *launch)
@@ -289,7 +287,7 @@ static void begin_launch(struct backend *be, struct cu_slot *slot)
             return;
         /* Until it has ended: not before this. */
         batch->started_ns = mla_now_ns();
-        if ((slot->timed && !call_ok(be, be->cu.cuEventRecord(slot->started, be->stream), "cuEventRecord")) ||
+        if ((slot->timed && !cu_call_ok(be, be->cu.cuEventRecord(slot->started, be->stream), "cuEventRecord")) ||
             !run_kernels(be, &launch))
             return;
         be->ran_kernels |= batch->plan->n_items != 0;
@@ -315,7 +313,7 @@ static void begin_abort(struct backend *be, struct cu_slot *slot)
         uint32_t n = request->abort.n_seqs - s < CU_STATUS_WORDS ? request->abort.n_seqs - s : CU_STATUS_WORDS;
         CUdeviceptr to = request->abort.user_status + s * sizeof(uint64_t);
         CUresult r = be->cu.cuMemcpyHtoDAsync(to, slot->status, n * sizeof(uint64_t), be->stream);
-        if (!call_ok(be, r, "cuMemcpyHtoDAsync"))
+        if (!cu_call_ok(be, r, "cuMemcpyHtoDAsync"))
             return;
     }
     put_end(be, slot);
@@ -352,7 +350,7 @@ static bool has_ended(struct backend *be, struct cu_slot *slot, float *ms)
         r = be->cu.cuEventElapsedTime(ms, slot->started, slot->ended);
     if (r == CUDA_ERROR_NOT_READY)
         return false;
-    return call_ok(be, r, "cuEventElapsedTime");
+    return cu_call_ok(be, r, "cuEventElapsedTime");
 }
 
 /* The slot before has not been used again, or it is not timed: there is no answer then. */

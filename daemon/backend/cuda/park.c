@@ -18,16 +18,11 @@
 #define WORDS_BYTES  128u              /* a line for the word that is waited for, one for the end of a dummy */
 #define PINNED_BYTES (WORDS_BYTES + CU_BLOB_BYTES)
 
-static bool call_ok(struct backend *be, CUresult r, const char *call)
-{
-    if (r != CUDA_SUCCESS)
-        cu_lose(be, r, call);
-    return r == CUDA_SUCCESS;
-}
-
 CUresult cu_park_open(struct backend *be)
 {
     struct cu_park *park = &be->park;
+    if (!be->options.parks)
+        return CUDA_SUCCESS;
     CUresult r =
         be->cu.cuMemHostAlloc(&park->pinned, PINNED_BYTES, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
     if (r == CUDA_SUCCESS) {
@@ -89,10 +84,10 @@ void cu_park(struct backend *be, struct be_steps_batch *b, uint32_t index)
         return;
     CUresult r = CUDA_SUCCESS;
     park->value++;
-    if (!call_ok(be, be->cu.cuStreamWaitEvent(be->stream, be->ahead[index].copied, CU_EVENT_WAIT_DEFAULT),
-                 "cuStreamWaitEvent") ||
-        !call_ok(be, be->cu.cuStreamWaitValue64(be->stream, park->device, park->value, CU_STREAM_WAIT_VALUE_GEQ),
-                 "cuStreamWaitValue64"))
+    if (!cu_call_ok(be, be->cu.cuStreamWaitEvent(be->stream, be->ahead[index].copied, CU_EVENT_WAIT_DEFAULT),
+                    "cuStreamWaitEvent") ||
+        !cu_call_ok(be, be->cu.cuStreamWaitValue64(be->stream, park->device, park->value, CU_STREAM_WAIT_VALUE_GEQ),
+                    "cuStreamWaitValue64"))
         return;
     if (mla_kernels_launch(be->kernels, be->stream, &be->ahead[index].launch, &r) != 0) {
         cu_lose(be, r, "cuLaunchKernelEx");
@@ -169,13 +164,14 @@ static bool put_dummy(struct backend *be)
     }
     if (in_place)
         return true;
-    if (!call_ok(be, be->cu.cuMemcpyHtoDAsync(ahead->blob_device_copy, blob, bytes, be->copies), "cuMemcpyHtoDAsync") ||
-        !call_ok(be, be->cu.cuEventRecord(park->copied, be->copies), "cuEventRecord"))
+    if (!cu_call_ok(be, be->cu.cuMemcpyHtoDAsync(ahead->blob_device_copy, blob, bytes, be->copies),
+                    "cuMemcpyHtoDAsync") ||
+        !cu_call_ok(be, be->cu.cuEventRecord(park->copied, be->copies), "cuEventRecord"))
         return false;
     CUresult r = CUDA_ERROR_NOT_READY;
     while (r == CUDA_ERROR_NOT_READY)
         r = be->cu.cuEventQuery(park->copied);
-    return call_ok(be, r, "cuEventQuery");
+    return cu_call_ok(be, r, "cuEventQuery");
 }
 
 /* Waits for the kernels, which find nothing to do, behind at most a launch of the same step: then nothing that the
@@ -193,9 +189,9 @@ void cu_unpark(struct backend *be)
     if (!put)
         return;
     __atomic_store_n(word(be, 0), park->value, __ATOMIC_RELEASE);
-    if (!call_ok(be,
-                 be->cu.cuStreamWriteValue64(be->stream, park->device + 64, park->value, CU_STREAM_WRITE_VALUE_DEFAULT),
-                 "cuStreamWriteValue64"))
+    if (!cu_call_ok(
+            be, be->cu.cuStreamWriteValue64(be->stream, park->device + 64, park->value, CU_STREAM_WRITE_VALUE_DEFAULT),
+            "cuStreamWriteValue64"))
         return;
     while (!be->lost && __atomic_load_n(word(be, 1), __ATOMIC_ACQUIRE) != park->value) {
         be_port_beat(&be->port);
