@@ -25,13 +25,13 @@ cat >"$root/etc/systemd/system/trial.service" <<'UNIT'
 After=dbus.service
 [Service]
 Type=oneshot
-ExecStart=/bin/bash /root/trial.sh
+ExecStart=/bin/bash /opt/trial.sh
 ExecStopPost=/bin/systemctl poweroff --no-block
 UNIT
 ln -s ../trial.service "$root/etc/systemd/system/multi-user.target.wants/trial.service"
 ln -sf /lib/systemd/system/multi-user.target "$root/etc/systemd/system/default.target"
-cat >"$root/root/trial.sh" <<'TRIAL'
-exec >/root/trial.log 2>&1
+cat >"$root/opt/trial.sh" <<'TRIAL'
+exec >/opt/trial.log 2>&1
 failed=0
 # check NAME COMMAND...: the command must succeed
 check() {
@@ -87,5 +87,5 @@ check "and with it what ran" is "$(systemctl is-active mlad@0.service mlad@0.soc
 TRIAL
 SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 timeout 300 systemd-nspawn -q -b -D "$root" --register=no --keep-unit --console=pipe \
   >"$work/console" 2>&1 || { cat "$work/console"; exit 1; }
-cat "$root/root/trial.log"
-grep -qx "all passed" "$root/root/trial.log"
+cat "$root/opt/trial.log"
+grep -qx "all passed" "$root/opt/trial.log"
