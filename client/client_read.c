@@ -216,7 +216,8 @@ enum mla_status mla_read_clients(struct mla_client *client, uint64_t timeout_us,
                                            .caches = s->caches,
                                            .table_sets = s->table_sets,
                                            .jobs_in_flight = s->jobs_in_flight,
-                                           .jobs_answered = s->jobs_answered};
+                                           .jobs_answered = s->jobs_answered,
+                                           .weight = s->weight};
     }
     list->clients = clients;
     list->n_clients = n;

@@ -8,6 +8,7 @@
 
 #include "daemon/app/access.h"
 #include "daemon/app/app.h"
+#include "daemon/app/weights.h"
 
 #define CONFIG_PATH "/etc/mlad/mlad.conf"
 
@@ -102,6 +103,7 @@ static int take(int option, struct app_config *config, char *why, size_t why_byt
 static int read_all(struct app_config *config, char *why, size_t why_bytes)
 {
     static struct access_rights rights;
+    static struct weight_rules weights;
     int check_only = 0, c;
     config_defaults(config);
     if (command.path != NULL && config_load(config, command.path, why, why_bytes) != 0)
@@ -113,7 +115,8 @@ static int read_all(struct app_config *config, char *why, size_t why_bytes)
             return r;
         check_only |= r == OPT_CHECK;
     }
-    if (config_check(config, why, why_bytes) != 0 || access_resolve(&rights, config, why, why_bytes) != 0)
+    if (config_check(config, why, why_bytes) != 0 || access_resolve(&rights, config, why, why_bytes) != 0 ||
+        weights_resolve(&weights, config, why, why_bytes) != 0)
         return APP_EXIT_START;
     return check_only ? OPT_CHECK : 0;
 }

@@ -449,6 +449,7 @@ struct mla_client_status {
     uint64_t table_sets;
     uint64_t jobs_in_flight;
     uint64_t jobs_answered;
+    uint32_t weight;
 };
 
 struct mla_cache_status {

@@ -88,7 +88,7 @@ static const struct mla_field client_status_fields[] = {
     MLA_X(connected_us, 0),  MLA_X(regions, 0),
     MLA_X(mapped_bytes, 0),  MLA_X(caches, 0),
     MLA_X(table_sets, 0),    MLA_X(jobs_in_flight, 0),
-    MLA_X(jobs_answered, 0),
+    MLA_X(jobs_answered, 0), MLA_X(weight, 0, .def = 1),
 };
 #undef T
 static MLA_BODY_OF(client_status, NULL);

@@ -19,7 +19,7 @@ static int number(const char *text, uint32_t *id)
     return 0;
 }
 
-static int id_of(const char *name, bool group, uint32_t *id)
+int access_id_of(const char *name, bool group, uint32_t *id)
 {
     if (*name >= '0' && *name <= '9')
         return number(name, id);
@@ -43,7 +43,7 @@ static int resolve(struct access_list *out, const char *key, const char *text, b
             snprintf(why, why_bytes, "access.%s: more than %d entries", key, ACCESS_IDS_MAX);
             return -1;
         }
-        if (id_of(name, group, &out->ids[out->n]) != 0) {
+        if (access_id_of(name, group, &out->ids[out->n]) != 0) {
             snprintf(why, why_bytes, "access.%s: there is no %s \"%.64s\"", key, group ? "group" : "user", name);
             return -1;
         }

@@ -26,6 +26,9 @@ struct access_rights {
  * key. May ask name services, so not while clients wait for the loop, save for a reload that an admin asked for. */
 int access_resolve(struct access_rights *out, const struct app_config *config, char *why, size_t why_bytes);
 
+/* Of one user or group, by name or number. 0, or -1: there is none. */
+int access_id_of(const char *name, bool group, uint32_t *id);
+
 /* Root and the daemon's own user have both rights always; an admin may connect. */
 bool access_may_connect(const struct access_rights *rights, const struct net_creds *creds);
 bool access_may_admin(const struct access_rights *rights, const struct net_creds *creds);

@@ -68,19 +68,23 @@ void admin_evict(struct app_client *client, const struct net_request *request)
 static int take(struct app *app, char *why, size_t why_bytes)
 {
     static struct app_config fresh;
+    static struct weight_rules weights;
     struct access_rights rights;
     char later[512];
     if (app->load == NULL) {
         snprintf(why, why_bytes, "this daemon was started without a way to read its configuration again");
         return -1;
     }
-    if (app->load(&fresh, why, why_bytes) != 0 || access_resolve(&rights, &fresh, why, why_bytes) != 0)
+    if (app->load(&fresh, why, why_bytes) != 0 || access_resolve(&rights, &fresh, why, why_bytes) != 0 ||
+        weights_resolve(&weights, &fresh, why, why_bytes) != 0)
         return -1;
     size_t changed = config_reload(&app->live, &fresh, later, sizeof(later));
     app->access = rights;
+    app->weights = weights;
     list_for_each (node, &app->clients) { /* who is connected stays so; the right of an admin may come and go */
         struct app_client *client = list_entry(node, struct app_client, in_app);
         client->admin = access_may_admin(&rights, &client->creds);
+        sched_peer_weigh(&app->sched, &client->sched, weights_find(&weights, &client->creds, client->name));
     }
     enum mla_log_level level = MLA_LOG_INFO;
     mla_log_level_parse(app->live.log_level, &level);

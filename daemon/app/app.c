@@ -459,6 +459,10 @@ int app_run(const struct app_config *config, app_load_fn load)
         err.code = MLA_INVALID_ARGUMENT;
         return fail("access", &err);
     }
+    if (weights_resolve(&app->weights, config, err.text, sizeof(err.text)) != 0) {
+        err.code = MLA_INVALID_ARGUMENT;
+        return fail("weights", &err);
+    }
     if (mla_random_id(&app->boot_nonce) != 0)
         return APP_EXIT_START;
     int r = open_backend(app);

@@ -30,6 +30,7 @@ struct app_client *client_new(struct app *app, struct net_peer *peer, const stru
     client->admin = access_may_admin(&app->access, creds);
     client->connected_ns = mla_now_ns();
     strncpy(client->name, hello->client_name, sizeof(client->name) - 1);
+    client->sched.weight = weights_find(&app->weights, creds, client->name);
     if (mla_random_id(&client->id) != 0) {
         free((void *)client->creds.groups);
         free(client);

@@ -65,6 +65,10 @@ static const struct key keys[] = {
     {"scheduler", "default_timeout_ms", KEY_U64, AT(default_timeout_ms), 0, 86400000, "30000"},
     {"scheduler", "retry_after_us", KEY_U64, AT(retry_after_us), 0, 60000000, "10000"},
     {"scheduler", "policy", KEY_TEXT, AT(policy), 1, NAME_MAX_CHARS, "auto"},
+    {"weights", "clients", KEY_TEXT, AT(weight_clients), 0, 160, ""},
+    {"weights", "users", KEY_TEXT, AT(weight_users), 0, 160, ""},
+    {"weights", "groups", KEY_TEXT, AT(weight_groups), 0, 160, ""},
+    {"weights", "default", KEY_U64, AT(default_weight), 1, SCHED_WEIGHT_MAX, "1"},
     {"device", "workspace_bytes", KEY_BYTES, AT(workspace_bytes), 1 << 20, 64 * GIB, "256M"},
     {"device", "cpu_threads", KEY_U64, AT(cpu_threads), 0, 1024, "0"},
     {"device", "gpu", KEY_TEXT, AT(gpu), 1, 160, "0"},
@@ -304,7 +308,8 @@ int config_check(const struct app_config *config, char *why, size_t why_bytes)
 static bool is_live(const struct key *key)
 {
     static const char *const names[] = {"log_level", "drain_timeout_ms", "default_timeout_ms", "retry_after_us"};
-    if (strcmp(key->section, "limits") == 0 || strcmp(key->section, "access") == 0)
+    if (strcmp(key->section, "limits") == 0 || strcmp(key->section, "access") == 0 ||
+        strcmp(key->section, "weights") == 0)
         return true;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (strcmp(key->name, names[i]) == 0)

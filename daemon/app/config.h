@@ -52,6 +52,11 @@ struct app_config {
     uint64_t default_timeout_ms; /* 0: none */
     uint64_t retry_after_us;
     char policy[CONFIG_TEXT_BYTES]; /* seed, balanced, auto */
+    /* [weights]: lists of NAME:WEIGHT (weights.h) */
+    char weight_clients[CONFIG_TEXT_BYTES];
+    char weight_users[CONFIG_TEXT_BYTES];
+    char weight_groups[CONFIG_TEXT_BYTES];
+    uint64_t default_weight;
     /* [device] */
     uint64_t workspace_bytes;
     uint64_t cpu_threads;                /* 0: one per online CPU */
@@ -75,9 +80,9 @@ int config_set(struct app_config *config, const char *assignment, char *why, siz
 /* Checks what no single key shows, and that this build has the backend. 0, or -1 with a sentence. */
 int config_check(const struct app_config *config, char *why, size_t why_bytes);
 
-/* Takes over what a running daemon can change: [access], [limits], the log level and times that the next request is the
- * first to see. Returns how many keys changed; names of keys that differ and need a restart in later, with blanks
- * between them. */
+/* Takes over what a running daemon can change: [access], [limits], [weights], the log level and times that the next
+ * request is the first to see. Returns how many keys changed; names of keys that differ and need a restart in later,
+ * with blanks between them. */
 size_t config_reload(struct app_config *live, const struct app_config *fresh, char *later, size_t later_bytes);
 
 /* Every key with its value, in the file's own form. */

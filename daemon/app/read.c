@@ -105,7 +105,8 @@ static size_t fill_clients(const struct app *app, uint64_t only, struct mla_clie
                                                .caches = client->n_caches,
                                                .table_sets = client->n_table_sets,
                                                .jobs_in_flight = client->n_unanswered,
-                                               .jobs_answered = client->jobs_answered};
+                                               .jobs_answered = client->jobs_answered,
+                                               .weight = client->sched.weight};
     }
     return n;
 }

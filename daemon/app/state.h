@@ -18,6 +18,7 @@
 #include "daemon/app/config.h"
 #include "daemon/app/metrics.h"
 #include "daemon/app/service.h"
+#include "daemon/app/weights.h"
 #include "daemon/backend/backend.h"
 #include "daemon/net/net.h"
 #include "daemon/sched/sched_state.h"
@@ -266,6 +267,7 @@ struct app {
     struct app_config live;
     app_load_fn load;
     struct access_rights access;
+    struct weight_rules weights;
     struct service service;
     uv_loop_t loop;
     uv_poll_t backend_poll;

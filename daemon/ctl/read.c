@@ -112,17 +112,17 @@ int ctl_clients(struct ctl *ctl)
     if (ctl->json)
         json_array(&j, NULL);
     else
-        printf("%-16s %-20s %8s %6s %10s %8s %14s %7s %7s %9s %10s\n", "client", "name", "pid", "uid", "up_s",
-               "regions", "mapped_bytes", "caches", "tables", "in_flight", "answered");
+        printf("%-16s %-20s %8s %6s %10s %8s %14s %7s %7s %9s %10s %6s\n", "client", "name", "pid", "uid", "up_s",
+               "regions", "mapped_bytes", "caches", "tables", "in_flight", "answered", "weight");
     for (size_t i = 0; i < list->n_clients; i++) {
         const struct mla_client_info *c = list->clients[i];
         char id[17];
         snprintf(id, sizeof(id), "%016" PRIx64, c->client_id);
         if (!ctl->json) {
             printf("%-16s %-20s %8u %6u %10.1f %8" PRIu64 " %14" PRIu64 " %7" PRIu64 " %7" PRIu64 " %9" PRIu64
-                   " %10" PRIu64 "\n",
+                   " %10" PRIu64 " %6u\n",
                    id, c->name, c->pid, c->uid, (double)c->connected_us * 1e-6, c->regions, c->mapped_bytes, c->caches,
-                   c->table_sets, c->jobs_in_flight, c->jobs_answered);
+                   c->table_sets, c->jobs_in_flight, c->jobs_answered, c->weight);
             continue;
         }
         json_object(&j, NULL);
@@ -137,6 +137,7 @@ int ctl_clients(struct ctl *ctl)
         json_u64(&j, "table_sets", c->table_sets);
         json_u64(&j, "jobs_in_flight", c->jobs_in_flight);
         json_u64(&j, "jobs_answered", c->jobs_answered);
+        json_u64(&j, "weight", c->weight);
         json_end(&j);
     }
     if (ctl->json) {

@@ -28,11 +28,17 @@ static uint64_t retry_us(const struct sched *s, uint64_t ns)
     return us > RETRY_MAX_US ? RETRY_MAX_US : us;
 }
 
+/* How long that much of a peer's load takes while all who have a backlog have their share of the device. */
+static uint64_t at_share(const struct sched *s, const struct sched_peer *peer, uint64_t ns)
+{
+    return times(ns, s->backlog_weight) / sched_weight(peer->weight);
+}
+
 /* What a peer must get rid of first goes by its share of the device. */
 uint64_t sched_retry_after_us(const struct sched *s, const struct sched_peer *peer)
 {
     uint32_t jobs = peer->in_flight > 0 ? peer->in_flight : 1;
-    uint64_t us = retry_us(s, times(sched_pace_scaled(s, peer->backlog_ns) / jobs, s->n_backlogged));
+    uint64_t us = retry_us(s, at_share(s, peer, sched_pace_scaled(s, peer->backlog_ns) / jobs));
     return us > 0 ? us : 1;
 }
 
@@ -48,10 +54,10 @@ enum mla_status sched_admit(const struct sched *s, struct sched_job *job)
     if (s->config.backlog_max_ns == 0 || peer->backlog_ns == 0)
         return MLA_OK;
     uint64_t own_ns = sched_pace_scaled(s, plus(peer->backlog_ns, load_of(job, sched_job_parts(job))));
-    uint64_t share_ns = s->config.backlog_max_ns / s->n_backlogged;
+    uint64_t share_ns = times(s->config.backlog_max_ns, sched_weight(peer->weight)) / s->backlog_weight;
     if (own_ns <= share_ns)
         return MLA_OK;
-    job->retry_after_us = retry_us(s, times(own_ns - share_ns, s->n_backlogged));
+    job->retry_after_us = retry_us(s, at_share(s, peer, own_ns - share_ns));
     return MLA_OVERLOADED;
 }
 
@@ -60,7 +66,8 @@ void sched_backlog_add(struct sched *s, struct sched_job *job)
     uint64_t ns = load_of(job, sched_job_parts(job));
     if (ns == 0)
         return;
-    s->n_backlogged += job->peer->backlog_ns == 0;
+    if (job->peer->backlog_ns == 0)
+        s->backlog_weight += sched_weight(job->peer->weight);
     job->peer->backlog_ns += ns;
     s->backlog_ns += ns;
 }
@@ -72,5 +79,12 @@ void sched_backlog_less(struct sched *s, struct sched_job *job, uint32_t parts)
         return;
     job->peer->backlog_ns -= ns;
     s->backlog_ns -= ns;
-    s->n_backlogged -= job->peer->backlog_ns == 0;
+    if (job->peer->backlog_ns == 0)
+        s->backlog_weight -= sched_weight(job->peer->weight);
+}
+
+void sched_backlog_weigh(struct sched *s, const struct sched_peer *peer, uint32_t weight)
+{
+    if (peer->backlog_ns > 0)
+        s->backlog_weight += sched_weight(weight) - sched_weight(peer->weight);
 }

@@ -18,8 +18,7 @@ struct sched_flow *sched_flow_of(const struct sched_job *job)
 static uint64_t charge(const struct sched_job *job)
 {
     uint64_t load = job->load_ns < LOAD_LIMIT ? job->load_ns : LOAD_LIMIT;
-    uint64_t weight = job->peer->weight > 1 ? job->peer->weight : 1;
-    uint64_t ns = load * TAG_SCALE / (weight << 2 * priority_of(job));
+    uint64_t ns = load * TAG_SCALE / (sched_weight(job->peer->weight) << 2 * priority_of(job));
     return ns > 0 ? ns : 1; /* so that each service moves its flow on */
 }
 
@@ -116,4 +115,13 @@ struct sched_job *sched_flow_look(const struct sched *s, struct sched_flow *flow
 void sched_flow_looked(struct sched_flow *flow, struct sched_job *job)
 {
     flow->scanned = job->in_queue.next;
+}
+
+void sched_peer_weigh(struct sched *s, struct sched_peer *peer, uint32_t weight)
+{
+    sched_backlog_weigh(s, peer, weight);
+    peer->weight = weight;
+    for (uint32_t i = 0; i < SCHED_PRIORITIES; i++)
+        if (peer->flows[i].queue.next && !list_empty(&peer->flows[i].queue))
+            place(s, &peer->flows[i]);
 }

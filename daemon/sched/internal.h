@@ -33,6 +33,12 @@ static inline uint32_t sched_job_parts(const struct sched_job *job)
 /* MLA_OK or OVERLOADED, then with job->retry_after_us. */
 enum mla_status sched_admit(const struct sched *s, struct sched_job *job);
 void sched_backlog_add(struct sched *s, struct sched_job *job);
+/* Before the peer's weight becomes another. */
+void sched_backlog_weigh(struct sched *s, const struct sched_peer *peer, uint32_t weight);
+static inline uint64_t sched_weight(uint32_t weight)
+{
+    return weight > SCHED_WEIGHT_MAX ? SCHED_WEIGHT_MAX : weight > 1 ? weight : 1;
+}
 /* parts of it are no longer to be launched. */
 void sched_backlog_less(struct sched *s, struct sched_job *job, uint32_t parts);
 

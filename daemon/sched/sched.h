@@ -57,9 +57,9 @@
  * staged (formed, not launched) at a time.
  *
  * Admission. Beside max_in_flight, backlog_max_ns bounds the predicted time of all that is accepted and not launched:
- * among the peers that have such a backlog each may have an even share of it, and one without any may always bring one
- * job. So who floods the daemon is refused, others are not, and what is accepted waits for about backlog_max_ns at most
- * while their number stays the same.
+ * among the peers that have such a backlog each may have a share of it by weight, and one without any may always bring
+ * one job. So who floods the daemon is refused, others are not, and what is accepted waits for about backlog_max_ns at
+ * most while their number stays the same.
  */
 #ifndef MLA_DAEMON_SCHED_H
 #define MLA_DAEMON_SCHED_H
@@ -93,6 +93,7 @@ struct sched_object {
 struct sched_job;
 
 #define SCHED_PRIORITIES 4 /* 0 .. 3; larger ones are more urgent */
+#define SCHED_WEIGHT_MAX 1000u
 
 /* Ready jobs of one peer and priority. Private. */
 struct sched_flow {
@@ -105,7 +106,8 @@ struct sched_flow {
 
 /* Whoever submits: one per connection. Zeroed is a fresh one. */
 struct sched_peer {
-    uint32_t weight;  /* the caller's; 0 counts as 1 */
+    uint32_t weight;  /* the caller's before the first SUBMIT, then by sched_peer_weigh(); 0 counts as 1, more than
+                         SCHED_WEIGHT_MAX as that */
     struct list jobs; /* initialised on first use */
     uint32_t in_flight;
     bool gone;
@@ -290,6 +292,9 @@ bool sched_next(struct sched *s, struct sched_action *action);
  * through sched_next() when it was the last one of a leaving object. */
 void sched_pin(struct sched_object *object);
 void sched_unpin(struct sched *s, struct sched_object *object);
+
+/* Another weight, also while jobs of the peer wait: what is served from now on is charged by it. Asks for nothing. */
+void sched_peer_weigh(struct sched *s, struct sched_peer *peer, uint32_t weight);
 
 void sched_counts(const struct sched *s, struct sched_counts *out);
 

@@ -42,8 +42,8 @@ struct sched {
     uint64_t lag_ns;    /* of late: from when a batch was to be formed until the device had it */
     uint64_t ratio_q16; /* what launches took of late / what was predicted, times 2^16 */
 
-    uint64_t backlog_ns;   /* sum over the peers */
-    uint32_t n_backlogged; /* peers that have some */
+    uint64_t backlog_ns;     /* sum over the peers */
+    uint64_t backlog_weight; /* of the peers that have some */
 
     struct sched_counts counts;
     uint64_t armed_ns; /* time of the last SET_TIMER, 0 once a TIMER came */

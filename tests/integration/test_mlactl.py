@@ -233,9 +233,10 @@ def reads(path, worker_pid):
 
     clients = as_json(path, "clients")
     same([c["name"] for c in clients], ['worker "1" \\', "mlactl"], "names of clients")
-    same({k: clients[0][k] for k in ("pid", "uid", "regions", "caches", "table_sets", "jobs_in_flight", "jobs_answered")},
+    same({k: clients[0][k] for k in ("pid", "uid", "regions", "caches", "table_sets", "jobs_in_flight", "jobs_answered",
+                                     "weight")},
          {"pid": worker_pid, "uid": os.getuid(), "regions": 2, "caches": 1, "table_sets": 1, "jobs_in_flight": 1,
-          "jobs_answered": 1}, "the worker")
+          "jobs_answered": 1, "weight": 1}, "the worker")
     text = mlactl(path, "clients").splitlines()
     same(len(text), 3, "lines of clients")
     check('worker "1" \\' in text[1] and f" {worker_pid} " in text[1], "clients as text")

@@ -259,6 +259,68 @@ static uint64_t limit(const char *what)
     return value;
 }
 
+/* Of the first client of that name, in STATUS. */
+static uint32_t weight_of(struct raw *r, const char *name)
+{
+    struct mla_message m;
+    mla_message_init(&m, MLA_MSG_STATUS);
+    m.status.what = MLA_STATUS_CLIENTS;
+    const struct mla_status_reply *s = &raw_call(r, &m)->status_reply;
+    for (size_t i = 0; i < s->n_clients; i++)
+        if (strcmp(s->clients[i].name, name) == 0)
+            return s->clients[i].weight;
+    return 0;
+}
+
+/* From HELLO on; a reload weighs those anew who are there. */
+START_TEST(weights)
+{
+    struct raw r, serve;
+    struct mla_message m;
+    char text[256];
+    snprintf(socket_path, sizeof(socket_path), "%s/socket", dir);
+    config_is("[weights]\nclients = serve-*:8\ndefault = 2\n");
+    pid_t pid = child_start(with_file, NULL);
+    told("READY=1");
+    raw_open(&r, socket_path);
+    raw_connect(&serve, socket_path);
+    mla_message_init(&m, MLA_MSG_HELLO);
+    m.hello.client_name = "serve-1";
+    ck_assert_int_eq(raw_call(&serve, &m)->hello_reply.status.code, MLA_OK);
+    mla_message_init(&m, MLA_MSG_STATUS);
+    m.status.what = MLA_STATUS_CLIENTS;
+    m.status.client_id = id_of(&r, "serve-1");
+    ck_assert_uint_eq(raw_call(&r, &m)->status_reply.clients[0].weight, 8);
+    m.status.client_id = 0;
+    const char *mine = raw_call(&r, &m)->status_reply.clients[0].name; /* it was the first */
+    char own_name[64];
+    snprintf(own_name, sizeof(own_name), "%s", mine);
+    ck_assert_uint_eq(weight_of(&r, own_name), 2);
+
+    snprintf(text, sizeof(text), "[weights]\nusers = %u:5\n", (unsigned)getuid());
+    config_is(text);
+    mla_message_init(&m, MLA_MSG_RELOAD);
+    ck_assert_int_eq(raw_call(&r, &m)->reply.status.code, MLA_OK);
+    ck_assert_uint_eq(weight_of(&r, "serve-1"), 5);
+    ck_assert_uint_eq(weight_of(&r, own_name), 5);
+
+    /* What is wrong is named, and changes nothing. */
+    config_is("[weights]\nclients = serve-*:0\n[limits]\nmax_regions = 3\n");
+    const struct mla_error *e = &raw_call(&r, &m)->reply.status;
+    ck_assert_int_eq(e->code, MLA_INVALID_ARGUMENT);
+    ck_assert_str_eq(e->text, "nothing was changed: weights.clients: the weight of \"serve-*\" must be 1 to 1000");
+    ck_assert_uint_eq(weight_of(&r, "serve-1"), 5);
+    ck_assert_uint_eq(limit("regions"), 1024);
+    config_is("");
+    ck_assert_int_eq(raw_call(&r, &m)->reply.status.code, MLA_OK);
+    ck_assert_uint_eq(weight_of(&r, "serve-1"), 1);
+    raw_close(&serve);
+    raw_close(&r);
+    ck_assert_int_eq(kill(pid, SIGTERM), 0);
+    ck_assert_int_eq(child_wait(pid), 0);
+}
+END_TEST
+
 START_TEST(reload)
 {
     struct raw r;
@@ -315,5 +377,6 @@ MLA_SUITE(mlad_admin)
     tcase_add_checked_fixture(tc, manager_setup, manager_teardown);
     tcase_add_test(tc, readiness_watchdog_and_end);
     tcase_add_test(tc, never_ready);
+    tcase_add_test(tc, weights);
     tcase_add_test(tc, reload);
 }

@@ -171,6 +171,55 @@ START_TEST(jobs_of_two_clients_share_a_batch)
 }
 END_TEST
 
+/* Two clients have decodes waiting, a launch takes one of them: of each five launches the heavy one has four. */
+START_TEST(launches_go_by_weight)
+{
+    daemon_start(&d, IN_TURN, "scheduler.batch_jobs=1", "weights.clients=heavy:8", "weights.default=2", NULL);
+    struct mla_client *clients[2] = {worker_open(d.socket, "light"), worker_open(d.socket, "heavy")}, *parent;
+    struct worker_pool pools[2], pool;
+    struct worker_job jobs[2], busy;
+    mla_request_id requests[2][8];
+    uint64_t numbers[2][8];
+    for (int c = 0; c < 2; c++) {
+        worker_pool_new(clients[c], &pools[c], 8, 3);
+        worker_job_new(clients[c], &jobs[c], pools[c].cache, pools[c].memory.addr, 8,
+                       &(struct worker_shape){.heads = 64, .q_len = {2}, .kv_len = {200}, .head_step = 9, .seed = 8});
+    }
+    parent = worker_open(d.socket, "parent");
+    worker_pool_new(parent, &pool, 8, 3);
+    struct worker_shape shape = worker_long_shape(parent, &pool, 300);
+    worker_job_new(parent, &busy, pool.cache, pool.memory.addr, 8, &shape);
+    mla_request_id first = worker_job_submit(&busy), second = worker_job_submit(&busy); /* one runs, one is staged */
+    struct mla_health_info *health;
+    worker_ok(parent, mla_read_health(parent, WORKER_TIMEOUT_US, &health));
+    mla_free(health);
+    for (int c = 0; c < 2; c++)
+        for (int i = 0; i < 8; i++)
+            requests[c][i] = worker_job_submit(&jobs[c]);
+    worker_job_wait(&busy, first, MLA_OK);
+    uint64_t busy_number = busy.result.batch;
+    for (int c = 0; c < 2; c++) {
+        for (int i = 0; i < 8; i++) {
+            worker_job_wait(&jobs[c], requests[c][i], MLA_OK);
+            numbers[c][i] = jobs[c].result.batch - busy_number;
+        }
+        worker_job_check(&jobs[c]);
+    }
+    worker_job_wait(&busy, second, MLA_OK);
+    ck_assert_uint_eq(busy.result.batch, busy_number + 1);
+    /* Behind the two long ones; the light one's first is due with the heavy one's fourth, and came before it. */
+    static const uint64_t light[] = {5, 10, 12, 13, 14, 15, 16, 17}, heavy[] = {2, 3, 4, 6, 7, 8, 9, 11};
+    for (int i = 0; i < 8; i++) {
+        ck_assert_uint_eq(numbers[0][i], light[i]);
+        ck_assert_uint_eq(numbers[1][i], heavy[i]);
+    }
+    for (int c = 0; c < 2; c++)
+        mla_close(clients[c]);
+    mla_close(parent);
+    daemon_stop(&d, SIGTERM, 0);
+}
+END_TEST
+
 /* A job alone, and the same among others of its batch, with batch_invariant: the same bits. */
 START_TEST(batch_invariant_bits)
 {
@@ -349,6 +398,7 @@ MLA_SUITE(mlad_jobs)
     TCase *tc = mla_tcase(suite, "jobs");
     tcase_add_test(tc, two_workers_share_a_cache);
     tcase_add_test(tc, jobs_of_two_clients_share_a_batch);
+    tcase_add_test(tc, launches_go_by_weight);
     tcase_add_test(tc, batch_invariant_bits);
     tcase_add_test(tc, workspace_for_one_at_a_time);
     tcase_add_test(tc, tiles_of_a_launch);

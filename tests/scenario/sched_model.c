@@ -44,6 +44,11 @@ uint32_t model_parts(const struct model_job *j)
     return j->job.n_parts > 1 ? j->job.n_parts : 1;
 }
 
+uint64_t model_weight(const struct model_peer *p)
+{
+    return p->weight ? p->weight : 1;
+}
+
 bool model_queued(const struct model_job *j)
 {
     return (j->state == M_QUEUED || j->state == M_STAGED || j->state == M_RUNNING) && j->stopped == MLA_OK &&
@@ -170,11 +175,13 @@ static uint64_t backlog_of(const struct model *m, const struct model_peer *p)
 
 static bool backlog_is_full(const struct model *m, const struct model_job *j)
 {
-    uint64_t own = backlog_of(m, j->peer), n = 0;
+    uint64_t own = backlog_of(m, j->peer), weights = 0;
     for (int i = 0; i < MODEL_PEERS; i++)
-        n += m->peers[i] && backlog_of(m, m->peers[i]) > 0;
+        if (m->peers[i] && backlog_of(m, m->peers[i]) > 0)
+            weights += model_weight(m->peers[i]);
     return m->config.backlog_max_ns != 0 && own > 0 &&
-           model_scaled(m, own + j->job.load_ns * model_parts(j)) > m->config.backlog_max_ns / n;
+           model_scaled(m, own + j->job.load_ns * model_parts(j)) >
+               m->config.backlog_max_ns * model_weight(j->peer) / weights;
 }
 
 static void enqueue(struct model *m, struct model_job *j)
@@ -210,7 +217,7 @@ static struct model_peer *any_peer(struct model *m)
     struct model_peer **p = &m->peers[model_below(m, MODEL_PEERS)];
     if (!*p) {
         *p = fresh(sizeof(**p));
-        (*p)->peer.weight = model_below(m, 4);
+        (*p)->peer.weight = (*p)->weight = model_below(m, 4);
     }
     return *p;
 }
@@ -304,6 +311,17 @@ static void give_peer_gone(struct model *m)
         m->peers[at] = NULL;
         free(p);
     }
+}
+
+/* No event: it asks for nothing. */
+static void weigh(struct model *m)
+{
+    struct model_peer *p = m->peers[model_below(m, MODEL_PEERS)];
+    if (!p)
+        return;
+    p->weight = model_below(m, 4) ? model_below(m, 4) : model_below(m, SCHED_WEIGHT_MAX + 1);
+    m->stats->weighed += backlog_of(m, p) > 0;
+    sched_peer_weigh(&m->sched, &p->peer, p->weight);
 }
 
 static void give_object_event(struct model *m)
@@ -428,6 +446,8 @@ void model_random_event(struct model *m)
         give_peer_gone(m);
     else if (dice == 62 && model_below(m, 8) == 0)
         pick_limits(m), sched_configure(&m->sched, &m->config);
+    else if (dice == 62)
+        weigh(m);
     else if (dice == 63 && m->source.endings && model_below(m, 16) == 0)
         model_below(m, 3) ? give_drain(m) : give_fatal(m);
     if (m->stats->events == before) /* no event of that kind is possible now, but time has gone on */

@@ -28,7 +28,8 @@ struct model_stats {
     uint64_t actions[16];        /* by kind */
     uint64_t codes[MODEL_CODES]; /* of replies */
     uint64_t exits[MODEL_CODES]; /* of EXIT */
-    uint64_t stale_plans, restaged, given_up, shared, gone_while_running, mid_action, cut_short, in_parts, urgent_first;
+    uint64_t stale_plans, restaged, given_up, shared, gone_while_running, mid_action, cut_short, in_parts, urgent_first,
+        weighed;
 };
 
 struct model;

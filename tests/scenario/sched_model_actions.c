@@ -52,8 +52,7 @@ static struct model_job *first_of_flow(const struct model *m, const struct model
 static uint64_t charge(const struct model_job *j)
 {
     static const uint64_t of_priority[SCHED_PRIORITIES] = {1, 4, 16, 64};
-    uint64_t weight = (j->job.peer->weight ? j->job.peer->weight : 1) * of_priority[j->job.priority];
-    uint64_t ns = j->job.load_ns * 64 / weight;
+    uint64_t ns = j->job.load_ns * 64 / (model_weight(j->peer) * of_priority[j->job.priority]);
     return ns ? ns : 1;
 }
 

@@ -21,7 +21,7 @@ struct model_thing {
 
 struct model_peer {
     struct sched_peer peer; /* first */
-    uint32_t in_flight;
+    uint32_t in_flight, weight;
     bool gone;
     uint64_t start[SCHED_PRIORITIES]; /* tag of the flow's next part */
 };
@@ -73,6 +73,7 @@ uint32_t model_below(struct model *m, uint32_t n);
 uint32_t model_count(const struct model *m, enum model_state state);
 uint32_t model_parts(const struct model_job *j);
 bool model_queued(const struct model_job *j); /* it has a part to give */
+uint64_t model_weight(const struct model_peer *p);
 uint64_t model_scaled(const struct model *m, uint64_t ns);
 /* Out of all batches and into DUE. */
 void model_due(struct model *m, struct model_job *j, enum mla_status code);

@@ -205,7 +205,7 @@ void at(uint64_t us)
 
 void weight(const char *peer, uint32_t weight)
 {
-    st.peers[peer[0] - 'a'].weight = weight;
+    sched_peer_weigh(&st.sched, &st.peers[peer[0] - 'a'], weight);
 }
 
 void plans_by_hand(void)

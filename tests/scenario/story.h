@@ -38,9 +38,9 @@ struct story_job {
 /* Limits left at 0: 100 in flight, 1 running, 8 jobs and 64 sequences a batch, no cost limit. */
 void story_begin(const struct sched_config *config);
 void story_submit(const struct story_job *job);
-void at(uint64_t us); /* moves the time forward */
-void weight(const char *peer, uint32_t weight);
-void plans_by_hand(void); /* from now on STAGE is answered by planned(), else at once */
+void at(uint64_t us);                           /* moves the time forward */
+void weight(const char *peer, uint32_t weight); /* no event, and none of its line */
+void plans_by_hand(void);                       /* from now on STAGE is answered by planned(), else at once */
 
 void ready(const char *job);
 void ready_aborted(const char *job);

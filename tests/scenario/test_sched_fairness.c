@@ -221,6 +221,83 @@ START_TEST(weights_share_by_three_to_one)
 END_TEST
 
 /* The urgent one is next, and those behind it are not forgotten. */
+/* Client b is made as heavy as four while jobs of both wait: it has four launches for each of a, and a goes first of
+ * those that are due at the same time. */
+START_TEST(a_weight_that_changes_counts_at_once)
+{
+    begin(LIMITS, .batch_jobs_max = 1);
+    submit("x1", .load_us = 300);
+    submit("a1", .load_us = 300);
+    submit("a2", .load_us = 300);
+    submit("a3", .load_us = 300);
+    for (int i = 1; i <= 8; i++) {
+        char name[4] = {'b', (char)('0' + i), 0};
+        submit(name, .load_us = 300);
+    }
+    weight("b", 4);
+    for (uint64_t i = 1; i <= 10; i++) {
+        at(300 * i);
+        done_next();
+    }
+    tells("0 SUBMIT x1 -> STAGE A.1{x1}, LAUNCH #1 A.1{x1}\n"
+          "0 SUBMIT a1 -> SET_TIMER 225\n"
+          "0 SUBMIT a2 -> nothing\n"
+          "0 SUBMIT a3 -> nothing\n"
+          "0 SUBMIT b1 -> nothing\n"
+          "0 SUBMIT b2 -> nothing\n"
+          "0 SUBMIT b3 -> nothing\n"
+          "0 SUBMIT b4 -> nothing\n"
+          "0 SUBMIT b5 -> nothing\n"
+          "0 SUBMIT b6 -> nothing\n"
+          "0 SUBMIT b7 -> nothing\n"
+          "0 SUBMIT b8 -> nothing\n"
+          "300 DONE A -> REPLY x1 OK, STAGE A.2{b1}, LAUNCH #2 A.2{b1}\n"
+          "600 DONE A -> REPLY b1 OK, STAGE A.3{b2}, LAUNCH #3 A.3{b2}\n"
+          "900 DONE A -> REPLY b2 OK, STAGE A.4{b3}, LAUNCH #4 A.4{b3}\n"
+          "1200 DONE A -> REPLY b3 OK, STAGE A.5{a1}, LAUNCH #5 A.5{a1}\n"
+          "1500 DONE A -> REPLY a1 OK, STAGE A.6{b4}, LAUNCH #6 A.6{b4}\n"
+          "1800 DONE A -> REPLY b4 OK, STAGE A.7{b5}, LAUNCH #7 A.7{b5}\n"
+          "2100 DONE A -> REPLY b5 OK, STAGE A.8{b6}, LAUNCH #8 A.8{b6}\n"
+          "2400 DONE A -> REPLY b6 OK, STAGE A.9{b7}, LAUNCH #9 A.9{b7}\n"
+          "2700 DONE A -> REPLY b7 OK, STAGE A.10{a2}, LAUNCH #10 A.10{a2}\n"
+          "3000 DONE A -> REPLY a2 OK, STAGE A.11{b8}, LAUNCH #11 A.11{b8}\n");
+}
+END_TEST
+
+/* The longest that may wait is 4 ms, and a weighs three times as much as b: it may have 3 of them, b one. So what a
+ * brings last and what b brings last would wait for the same 4 ms. Then b is the heavier one. */
+START_TEST(shares_of_the_backlog_are_by_weight)
+{
+    begin(DEVICE, .backlog_max_ns = 4000000, .retry_after_us = 100);
+    weight("a", 3);
+    submit("x1", .load_us = 1000); /* runs */
+    submit("b1", .load_us = 600);
+    submit("a1", .load_us = 1000);
+    submit("a2", .load_us = 1000);
+    submit("a3", .load_us = 1000);
+    submit("a4", .load_us = 300); /* 3.3 ms: 0.3 too many, of which 3 in 4 of the device get rid in 0.4 ms */
+    submit("b2", .load_us = 400);
+    submit("b3", .load_us = 300); /* 0.3 too many, at 1 in 4 */
+    weight("b", 9);
+    submit("b4", .load_us = 1000);
+    submit("b5", .load_us = 1000);
+    submit("b6", .load_us = 1000); /* 4 ms of 3 */
+    submit("a5", .load_us = 100);
+    tells("0 SUBMIT x1 -> STAGE A.1{x1}, LAUNCH #1 A.1{x1}\n"
+          "0 SUBMIT b1 -> SET_TIMER 925\n"
+          "0 SUBMIT a1 -> nothing\n"
+          "0 SUBMIT a2 -> nothing\n"
+          "0 SUBMIT a3 -> nothing\n"
+          "0 SUBMIT a4 -> REPLY a4 OVERLOADED retry after 400\n"
+          "0 SUBMIT b2 -> nothing\n"
+          "0 SUBMIT b3 -> REPLY b3 OVERLOADED retry after 1200\n"
+          "0 SUBMIT b4 -> nothing\n"
+          "0 SUBMIT b5 -> nothing\n"
+          "0 SUBMIT b6 -> REPLY b6 OVERLOADED retry after 1333\n"
+          "0 SUBMIT a5 -> REPLY a5 OVERLOADED retry after 8400\n");
+}
+END_TEST
+
 START_TEST(urgent_jobs_come_first)
 {
     begin(LIMITS, .batch_jobs_max = 1);
@@ -436,6 +513,8 @@ MLA_SUITE(sched_fairness)
     tcase_add_test(tc, a_small_client_passes_a_large_backlog);
     tcase_add_test(tc, time_is_shared_not_jobs);
     tcase_add_test(tc, weights_share_by_three_to_one);
+    tcase_add_test(tc, a_weight_that_changes_counts_at_once);
+    tcase_add_test(tc, shares_of_the_backlog_are_by_weight);
     tcase_add_test(tc, urgent_jobs_come_first);
     tcase_add_test(tc, a_long_job_is_cut_and_answered_once);
     tcase_add_test(tc, a_cut_job_is_stopped_between_its_parts);

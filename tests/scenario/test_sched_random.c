@@ -61,6 +61,7 @@ START_TEST(any_events_in_any_order)
     ck_assert_uint_gt(stats.cut_short, 0);
     ck_assert_uint_gt(stats.in_parts, 0);
     ck_assert_uint_gt(stats.urgent_first, 0);
+    ck_assert_uint_gt(stats.weighed, 0);
 }
 END_TEST
 

@@ -365,6 +365,7 @@ START_TEST(reads)
     ck_assert_uint_eq(clients->n_clients, 2);
     ck_assert_str_eq(clients->clients[0]->name, "one");
     ck_assert_uint_eq(clients->clients[0]->jobs_answered, 8);
+    ck_assert_uint_eq(clients->clients[0]->weight, 3);
     ck_assert_uint_eq(clients->clients[1]->uid, 60);
     mla_free(clients);
 

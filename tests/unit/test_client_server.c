@@ -97,8 +97,9 @@ static void answer_metrics(struct mla_message *m)
 
 static void answer_status(struct mla_message *m, enum mla_status_what what)
 {
-    static const struct mla_client_status clients[] = {{.client_id = 5, .name = "one", .pid = 50, .jobs_answered = 8},
-                                                       {.client_id = 6, .name = "two", .uid = 60}};
+    static const struct mla_client_status clients[] = {
+        {.client_id = 5, .name = "one", .pid = 50, .jobs_answered = 8, .weight = 3},
+        {.client_id = 6, .name = "two", .uid = 60}};
     static const struct mla_cache_status caches[] = {{.name = "kv", .owner = 5, .num_pages = 9, .label = "layer"}};
     if (what == MLA_STATUS_CLIENTS) {
         m->status_reply.clients = clients;

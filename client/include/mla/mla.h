@@ -814,6 +814,7 @@ struct mla_client_info {
     uint64_t table_sets;
     uint64_t jobs_in_flight;
     uint64_t jobs_answered;
+    uint32_t weight; /* its share of the device beside those of others ([weights] of the daemon's configuration) */
 };
 struct mla_client_list {
     const struct mla_client_info *const *clients;
