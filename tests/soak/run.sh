@@ -1,0 +1,17 @@
+#!/bin/bash
+# The long form: 1,000 connections, 8 of them decoding at full rate, for 20 minutes; a release build says more than others.
+#   tests/soak/run.sh BUILD [SECONDS] [CONNECTIONS] [SEED]      results in tests/soak/results: .json, .csv, .svg
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+if [ $# -lt 1 ] || [ ! -x "$1/tests/soak/mlad-soak" ]; then
+  echo "usage: tests/soak/run.sh BUILD [SECONDS] [CONNECTIONS] [SEED]" >&2
+  exit 2
+fi
+build=$(realpath "$1")
+results=tests/soak/results/$(date -u +%F)-cpu
+mkdir -p tests/soak/results
+"$build/tests/soak/mlad-soak" --seconds "${2:-1200}" --connections "${3:-1000}" --seed "${4:-$RANDOM}" \
+  --commit "$(git describe --always --dirty --abbrev=12)" --json "$results.json" --csv "$results.csv"
+status=$?
+[ ! -s "$results.csv" ] || python3 -B tests/soak/plot.py "$results" || status=1
+exit "$status"
