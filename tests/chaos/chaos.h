@@ -11,7 +11,7 @@
 
 #include <mla/mla.h>
 
-#define WORKERS_MAX  16u
+#define WORKERS_MAX  64u
 #define PAGES        64u
 #define PAGE_BYTES   (64u * 576u)
 #define POOL_BYTES   (PAGES * (uint64_t)PAGE_BYTES)
