@@ -61,6 +61,7 @@ struct place {
     uint64_t seed;
     const char *socket;
     bool cuda;
+    bool patient; /* one of many: it looks at its words less often */
 };
 
 /* ---- data (data.c) ---- */

@@ -60,7 +60,7 @@ static bool wait_word(struct stream *s, size_t word, uint64_t value)
 {
     uint64_t *at = mla_sync_word(s->sync, word), end_us = now_us() + RELEASE_US;
     while (!mla_word_reached(mla_word_load(at), value)) {
-        const struct timespec nap = {0, 50000};
+        const struct timespec nap = {0, s->p->patient ? 2000000 : 50000};
         if (now_us() > end_us) {
             fault(s->p, &s->n->stuck, "word %zu has not come to %llu: it is %llu", word, (unsigned long long)value,
                   (unsigned long long)mla_word_load(at));
