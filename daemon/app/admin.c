@@ -90,6 +90,7 @@ static int take(struct app *app, char *why, size_t why_bytes)
     mla_log_level_parse(app->live.log_level, &level);
     mla_log_set_level(level);
     const struct app_config *c = &app->live;
+    service_descriptors(c->max_clients);
     net_set_limits(app->net, &(struct net_limits){.max_peers = (uint32_t)c->max_clients,
                                                   .write_queue_bytes = (uint32_t)c->max_write_queue_bytes,
                                                   .hello_timeout_ms = (uint32_t)c->hello_timeout_ms,

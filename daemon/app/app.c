@@ -243,7 +243,7 @@ static void on_check(uv_check_t *check)
 void app_drain(struct app *app, uint64_t deadline_us)
 {
     uint64_t now = mla_now_ns();
-    if (app->health == MLA_HEALTH_READY) {
+    if (app_takes_work(app)) {
         mla_log(MLA_LOG_NOTICE, "draining", "deadline_us=%llu", (unsigned long long)deadline_us);
         app->health = MLA_HEALTH_DRAINING;
         app->health_reason = "draining: no new work is taken";
@@ -463,6 +463,7 @@ int app_run(const struct app_config *config, app_load_fn load)
         err.code = MLA_INVALID_ARGUMENT;
         return fail("weights", &err);
     }
+    service_descriptors(config->max_clients);
     if (mla_random_id(&app->boot_nonce) != 0)
         return APP_EXIT_START;
     int r = open_backend(app);
@@ -488,6 +489,7 @@ int app_run(const struct app_config *config, app_load_fn load)
     }
     app->health = MLA_HEALTH_READY;
     app->health_reason = "";
+    checkup_start(app);
     char path[CONFIG_TEXT_BYTES];
     net_socket_path(app->net, path, sizeof(path));
     uv_check_start(&app->backend_check, on_check); /* behind net's, so that it runs before */

@@ -324,6 +324,7 @@ static void on_launch_event(struct app *app, struct app_request *request, const 
         return;
     }
     b->heard_ns = mla_now_ns();
+    checkup_launch_taken(app, b);
     if (b->be.taken_ns >= b->launched_ns)
         metrics_observe_ns(&app->metrics.taken_seconds, b->be.taken_ns - b->launched_ns);
     metrics_launch_end(&app->metrics, b->be.gap_ns, b->be.started_ns, b->be.ended_ns, b->plan.predicted_ns);

@@ -81,6 +81,11 @@ void metrics_count_job(struct metrics *m, enum mla_status code)
     m->jobs[code_index(code)]++;
 }
 
+uint64_t metrics_of_code(const uint64_t *counts, enum mla_status code)
+{
+    return counts[code_index(code)];
+}
+
 void metrics_count_fault(struct metrics *m, enum mla_status code)
 {
     m->faults[code_index(code)]++;
@@ -303,6 +308,19 @@ static void render_health(struct out *o, enum mla_health now)
         sample(o, "", now == all[i].health, "state=\"%s\"", all[i].name);
 }
 
+static void render_degraded(struct out *o, const struct health *checks)
+{
+    family(o, "mlad_degraded", MLA_METRIC_GAUGE, "1 for each reason why the daemon is degraded.", HEALTH_REASONS);
+    for (unsigned i = 0; i < HEALTH_REASONS; i++)
+        sample(o, "", checks != NULL && health_is(checks, (enum health_reason)i), "reason=\"%s\"",
+               health_name((enum health_reason)i));
+    family(o, "mlad_degraded_total", MLA_METRIC_COUNTER, "Times that the daemon became degraded, by reason.",
+           HEALTH_REASONS);
+    for (unsigned i = 0; i < HEALTH_REASONS; i++)
+        sample(o, "", checks == NULL ? 0 : (double)checks->raised[i], "reason=\"%s\"",
+               health_name((enum health_reason)i));
+}
+
 /* name as a label's value. */
 static const char *escaped(const char *name, char *out, size_t out_bytes)
 {
@@ -336,6 +354,7 @@ static void render_state(struct out *o, const struct metrics_gauges *g)
     sample(o, "", (double)g->uptime_us * 1e-6, "%s", "");
     single(o, "mlad_ready", MLA_METRIC_GAUGE, "1 while new work is taken.", (uint64_t)g->ready);
     render_health(o, g->health);
+    render_degraded(o, g->checks);
     single(o, "mlad_clients", MLA_METRIC_GAUGE, "Connected clients.", g->clients);
     single(o, "mlad_regions", MLA_METRIC_GAUGE, "Registered regions.", g->regions);
     single(o, "mlad_mapped_bytes", MLA_METRIC_GAUGE, "Declared bytes of registered regions.", g->mapped_bytes);

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/app/health.h"
 #include "proto/arena.h"
 #include "proto/codec.h"
 
@@ -75,6 +76,7 @@ struct metrics_gauges {
     enum mla_health health;
     const struct metrics_client *per_client;
     size_t n_per_client;
+    const struct health *checks; /* NULL: nothing has been found */
 };
 
 /* Memory that rendering takes, with this many clients. */
@@ -84,6 +86,8 @@ void metrics_count_request(struct metrics *m, uint16_t type);
 void metrics_count_reply(struct metrics *m, enum mla_status code);
 void metrics_count_job(struct metrics *m, enum mla_status code);
 void metrics_count_fault(struct metrics *m, enum mla_status code);
+/* Of one of the arrays by status. */
+uint64_t metrics_of_code(const uint64_t *counts, enum mla_status code);
 void metrics_count_step(struct metrics *m, enum mla_status code, uint32_t layers_done);
 void metrics_observe_us(struct metrics_histogram *h, uint64_t us);     /* of a _seconds histogram */
 void metrics_observe_ns(struct metrics_histogram *h, uint64_t ns);     /* the same in nanoseconds */

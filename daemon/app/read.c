@@ -205,8 +205,9 @@ static void fill_gauges(const struct app *app, struct metrics_gauges *g)
         .version = MLAD_VERSION,
         .backend = facts->name,
         .gpu_uuid = facts->gpu_uuid,
-        .ready = app->health == MLA_HEALTH_READY,
+        .ready = app_takes_work(app),
         .health = app->health,
+        .checks = &app->checks,
     };
 }
 

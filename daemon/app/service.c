@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "daemon/app/http.h"
@@ -16,9 +17,24 @@
 #define EXTEND_MS 5000u
 /* What runs when the drain's deadline passes, and the end of the backend. */
 #define BEYOND_DRAIN_US UINT64_C(15000000)
-/* At least once a second the device thread advances, also when it is idle: looking more often would feed nothing. */
-#define TICK_MIN_MS 1000u
-#define TICK_MAX_MS 5000u
+/* At least once a second, so in each look, the device thread advances, also when it is idle. */
+#define FEED_MAX_MS 5000u
+
+/* Beside one for each client: the driver's, and what frames bring until it is mapped. */
+#define DESCRIPTORS_BESIDE 512u
+
+void service_descriptors(uint64_t clients)
+{
+    struct rlimit limit;
+    rlim_t need = (rlim_t)clients + DESCRIPTORS_BESIDE;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= need)
+        return;
+    limit.rlim_cur = limit.rlim_max < need ? limit.rlim_max : need;
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur < need)
+        mla_log(MLA_LOG_WARNING, "few_descriptors", "limit=%llu max_clients=%llu", (unsigned long long)limit.rlim_cur,
+                (unsigned long long)clients);
+}
 
 static bool nodes_are_there(const char *dev)
 {
@@ -60,8 +76,13 @@ void service_status(struct app *app)
     struct sched_counts counts;
     char status[sizeof(app->service.status)];
     sched_counts(&app->sched, &counts);
-    if (app->health == MLA_HEALTH_READY)
-        snprintf(status, sizeof(status), "ready, %s (%s), %u clients, %llu jobs in flight", facts->device_name,
+    char state[96] = "ready";
+    if (app->health == MLA_HEALTH_DEGRADED) {
+        memcpy(state, "degraded: ", sizeof("degraded: "));
+        health_names(&app->checks, state + strlen(state), sizeof(state) - strlen(state));
+    }
+    if (app_takes_work(app))
+        snprintf(status, sizeof(status), "%s, %s (%s), %u clients, %llu jobs in flight", state, facts->device_name,
                  facts->isolation, app->n_clients,
                  (unsigned long long)counts.waiting + counts.queued + counts.staged + counts.running);
     else
@@ -78,6 +99,9 @@ static void on_tick(uv_timer_t *timer)
     struct app *app = timer->data;
     struct service *s = &app->service;
     turn_begin(app);
+    checkup_look(app);
+    if (++s->looks % s->looks_to_feed != 0)
+        return;
     uint64_t progress = be_progress(&app->be);
     if (s->watchdog_us > 0 && progress != s->progress && !app->device_lost)
         mla_notify("WATCHDOG=1");
@@ -103,12 +127,11 @@ void service_start(struct app *app)
     uv_signal_init(&app->loop, &s->sighup);
     s->timer.data = s->sighup.data = app;
     s->started = true;
-    uint64_t tick_ms = s->watchdog_us / 4000;
-    if (s->watchdog_us == 0 || tick_ms > TICK_MAX_MS)
-        tick_ms = TICK_MAX_MS;
-    else if (tick_ms < TICK_MIN_MS)
-        tick_ms = TICK_MIN_MS;
-    uv_timer_start(&s->timer, on_tick, tick_ms, tick_ms);
+    uint64_t feed_ms = s->watchdog_us / 4000;
+    if (s->watchdog_us == 0 || feed_ms > FEED_MAX_MS)
+        feed_ms = FEED_MAX_MS;
+    s->looks_to_feed = feed_ms > HEALTH_LOOK_MS ? (unsigned)(feed_ms / HEALTH_LOOK_MS) : 1;
+    uv_timer_start(&s->timer, on_tick, HEALTH_LOOK_MS, HEALTH_LOOK_MS);
     uv_unref((uv_handle_t *)&s->timer);
     uv_signal_start(&s->sighup, on_hup, SIGHUP);
 }

@@ -13,8 +13,9 @@ struct http;
 struct service {
     uv_timer_t timer;
     uv_signal_t sighup;
-    uint64_t watchdog_us; /* 0: none */
-    uint64_t progress;    /* of the device thread, when the watchdog was fed last */
+    uint64_t watchdog_us;          /* 0: none */
+    uint64_t progress;             /* of the device thread, when the watchdog was fed last */
+    unsigned looks, looks_to_feed; /* of checkup_look(); so many from one feeding to the next */
     bool started;
     struct http *http; /* NULL: none */
     char status[192];  /* told last */
@@ -24,6 +25,10 @@ struct service {
  * line says so meanwhile and the start's deadline is moved on. Before the loop and before the driver is opened, which
  * would remember that there was nothing. */
 bool service_wait_for_nodes(const char *dev, uint64_t ms);
+
+/* Raises the soft limit of descriptors, which is 1,024 for many, to what so many clients may take, as far as the hard
+ * one allows; what is missing is logged. */
+void service_descriptors(uint64_t clients);
 
 /* Starts the handles; nothing is said yet. */
 void service_start(struct app *app);

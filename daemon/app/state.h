@@ -16,6 +16,7 @@
 #include "daemon/app/access.h"
 #include "daemon/app/app.h"
 #include "daemon/app/config.h"
+#include "daemon/app/health.h"
 #include "daemon/app/metrics.h"
 #include "daemon/app/service.h"
 #include "daemon/app/weights.h"
@@ -288,6 +289,11 @@ struct app {
     uint64_t started_ns;
     enum mla_health health;
     const char *health_reason;
+    char degraded[MLA_MAX_TEXT_BYTES]; /* health_reason while that is what it is */
+    struct health checks;
+    struct health_look seen; /* of it turn_max_ns and device_lag_ns: since the last look */
+    uint64_t looked_ns;      /* when that was */
+    uint64_t last_end_ns;    /* of a launch of jobs, on the device */
     bool device_lost;
     bool closing;
     int exit_code;
@@ -331,6 +337,17 @@ void app_drain(struct app *app, uint64_t deadline_us);
 void turn_start(struct app *app); /* before net is opened */
 void turn_begin(struct app *app); /* by every callback of the loop but net's, which do it themselves */
 void turn_end(struct app *app, uint64_t now_ns);
+
+/* ---- checkup.c: ready or degraded ---- */
+void checkup_start(struct app *app);
+/* Once in HEALTH_LOOK_MS. */
+void checkup_look(struct app *app);
+/* A launch of jobs has ended: when the device thread had begun with it. */
+void checkup_launch_taken(struct app *app, const struct app_batch *b);
+static inline bool app_takes_work(const struct app *app)
+{
+    return app->health == MLA_HEALTH_READY || app->health == MLA_HEALTH_DEGRADED;
+}
 
 /* ---- spin.c ---- */
 void app_loop(struct app *app); /* until nothing is left in the loop */

@@ -18,7 +18,10 @@ void turn_begin(struct app *app)
 
 void turn_end(struct app *app, uint64_t now_ns)
 {
-    metrics_observe_ns(&app->metrics.turn_seconds, now_ns - app->turn_ns);
+    uint64_t took_ns = now_ns - app->turn_ns;
+    metrics_observe_ns(&app->metrics.turn_seconds, took_ns);
+    if (took_ns > app->seen.turn_max_ns)
+        app->seen.turn_max_ns = took_ns;
     app->turn_ns = 0;
 }
 

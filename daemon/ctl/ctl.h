@@ -8,10 +8,11 @@
 
 enum ctl_exit {
     CTL_EXIT_OK = 0,
-    CTL_EXIT_NOT_READY = 1, /* health: anything but ready */
+    CTL_EXIT_NOT_READY = 1, /* health: neither ready nor degraded */
     CTL_EXIT_USAGE = 2,
     CTL_EXIT_CONNECT = 3, /* no daemon answers at the socket */
-    CTL_EXIT_REFUSED = 4  /* the daemon answered with an error */
+    CTL_EXIT_REFUSED = 4, /* the daemon answered with an error */
+    CTL_EXIT_DEGRADED = 5 /* health: work is taken, and something is wrong */
 };
 
 struct ctl {

@@ -44,7 +44,9 @@ int ctl_health(struct ctl *ctl)
                h->reason[0] ? ": " : "", h->reason, (double)h->uptime_us * 1e-6, h->version, h->backend, h->isolation,
                h->gpu_uuid);
     }
-    int code = h->state == MLA_HEALTH_READY ? CTL_EXIT_OK : CTL_EXIT_NOT_READY;
+    int code = h->state == MLA_HEALTH_READY      ? CTL_EXIT_OK
+               : h->state == MLA_HEALTH_DEGRADED ? CTL_EXIT_DEGRADED
+                                                 : CTL_EXIT_NOT_READY;
     mla_free(h);
     return code;
 }

@@ -360,6 +360,12 @@ START_TEST(d13_connections_until_descriptors_end)
     WAIT_FOR(worker_metric(good, "mlad_accept_pauses_total", "") > 0, 3000 * TEST_SLOW);
     good_is_fine();
     ck_assert(!raw_readable(&late, 100));
+    /* Who is connected is served and can see what is wrong. */
+    WAIT_FOR(worker_metric(good, "mlad_degraded", "reason=\"descriptors\"") == 1, 3000 * TEST_SLOW);
+    ck_assert_double_eq(worker_metric(good, "mlad_health", "state=\"degraded\""), 1);
+    ck_assert_double_eq(worker_metric(good, "mlad_ready", ""), 1);
+    ck_assert_double_eq(worker_metric(good, "mlad_degraded_total", "reason=\"descriptors\""), 1);
+    good_is_fine();
     /* One leaves, and it is let in. */
     raw_close(&many[0]);
     ck_assert_int_eq(raw_wait(&late, 5)->hello_reply.status.code, MLA_OK);
@@ -369,6 +375,25 @@ START_TEST(d13_connections_until_descriptors_end)
         raw_close(&many[i]);
     WAIT_FOR(worker_metric(good, "mlad_clients", "") == 1, 5000 * TEST_SLOW);
     teardown();
+}
+END_TEST
+
+/* A soft limit that login shells and service managers give out is no bound on clients; a hard one is, and is named. */
+START_TEST(the_soft_limit_of_descriptors_is_raised)
+{
+    struct rlimit own = {256, 1200}, its;
+    setrlimit(RLIMIT_NOFILE, &own);
+    daemon_start(&d, "limits.max_clients=600", NULL);
+    ck_assert_int_eq(prlimit(d.pid, RLIMIT_NOFILE, NULL, &its), 0);
+    ck_assert_uint_eq(its.rlim_cur, 600 + 512);
+    ck_assert_uint_eq(its.rlim_max, 1200);
+    ck_assert_uint_eq(daemon_log_count(&d, "event=few_descriptors"), 0);
+    daemon_stop(&d, SIGTERM, 0);
+    daemon_start(&d, NULL);
+    ck_assert_int_eq(prlimit(d.pid, RLIMIT_NOFILE, NULL, &its), 0);
+    ck_assert_uint_eq(its.rlim_cur, 1200);
+    ck_assert_uint_eq(daemon_log_count(&d, "event=few_descriptors limit=1200 max_clients=1024"), 1);
+    daemon_stop(&d, SIGTERM, 0);
 }
 END_TEST
 
@@ -472,6 +497,7 @@ MLA_SUITE(mlad_hostile)
     tcase_add_test(tc, d7_one_byte_at_a_time);
     tcase_add_test(tc, d7_never_reads);
     tcase_add_test(tc, d13_connections_until_descriptors_end);
+    tcase_add_test(tc, the_soft_limit_of_descriptors_is_raised);
     tcase_add_test(tc, more_clients_than_allowed);
     tcase_add_test(tc, d18_another_major);
     tcase_add_test(tc, d11_another_gpu);
