@@ -123,7 +123,7 @@ struct mla_abi_launch {
     uint64_t tiles;
     uint64_t items;
     uint64_t reduces;
-    uint64_t partial_o;   /* float [partial_rows][512] */
+    uint64_t partial_o; /* float [partial_rows][512], or f16 in the first half of it: as the variant's kernels agree */
     uint64_t partial_lse; /* float [partial_rows] */
     uint32_t n_items;
     uint32_t n_reduces;

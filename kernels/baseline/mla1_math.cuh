@@ -235,6 +235,11 @@ template <uint32_t type> __device__ __forceinline__ void store_four(uint64_t to,
 {
     if (type == MLA_ABI_OUT_F32) {
         *reinterpret_cast<float4 *>(to) = make_float4(a, b, c, d);
+    } else if (type == MLA_SM90_OUT_PARTIAL) {
+        uint32_t low, high;
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(low) : "f"(b), "f"(a));
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(high) : "f"(d), "f"(c));
+        *reinterpret_cast<uint2 *>(to) = make_uint2(low, high);
     } else if (type == MLA_ABI_OUT_BF16) {
         uint32_t low, high;
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(low) : "f"(b), "f"(a));
@@ -249,7 +254,7 @@ template <uint32_t type> __device__ __forceinline__ void store_four(uint64_t to,
 template <uint32_t type>
 __device__ __forceinline__ void write_rows(const float (&o)[4][32], const uint64_t (&row)[2], const float (&f)[2])
 {
-    constexpr uint32_t width = type == MLA_ABI_OUT_F32 ? 4 : type == MLA_ABI_OUT_BF16 ? 2 : 1;
+    constexpr uint32_t width = type == MLA_ABI_OUT_F32 ? 4 : type == MLA_ABI_OUT_E4M3 ? 1 : 2;
     uint32_t channel = group_of_thread() * 256 + quad_of_thread() * 4;
 #pragma unroll
     for (int r = 0; r < 2; r++)
@@ -310,7 +315,9 @@ __device__ __forceinline__ void write_unit(uint32_t s, const mla_sm90_unit &u, R
         int64_t at = token * u.out_token + static_cast<int64_t>(row - token * u.heads) * u.out_head;
         to[r] = in_unit < u.rows ? u.out + static_cast<uint64_t>(at) : 0;
     }
-    if (u.out_type == MLA_ABI_OUT_F32)
+    if (u.out_type == MLA_SM90_OUT_PARTIAL)
+        write_rows<MLA_SM90_OUT_PARTIAL>(o, to, f);
+    else if (u.out_type == MLA_ABI_OUT_F32)
         write_rows<MLA_ABI_OUT_F32>(o, to, f);
     else if (u.out_type == MLA_ABI_OUT_BF16)
         write_rows<MLA_ABI_OUT_BF16>(o, to, f);

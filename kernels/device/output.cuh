@@ -8,6 +8,9 @@
 namespace mla
 {
 
+/* Partials in f16 are this many times O in units of V, of which 448 is the largest: neither overflow nor subnormals. */
+constexpr float kPartialScale = 64.0f;
+
 /* Elements column .. column + 3 (column a multiple of 4) of the output row at this address. v is normalised. */
 __device__ __forceinline__ void store_output(const mla_abi_job &job, uint64_t row, uint32_t column, float4 v)
 {

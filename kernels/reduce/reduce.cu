@@ -13,7 +13,36 @@ namespace mla
 
 constexpr uint32_t kThreads = 160;
 constexpr uint32_t kAdders = 128;
-constexpr uint32_t kInFlight = 8; /* partials of a thread */
+
+/* Four columns of a partial as they lie, how many a thread has on their way at a time, and what they are times O. */
+struct InF32 {
+    typedef float4 Columns;
+    static constexpr uint32_t in_flight = 8;
+    static constexpr float scale = 1.0f;
+};
+
+struct InF16 {
+    typedef uint2 Columns;
+    static constexpr uint32_t in_flight = 16;
+    static constexpr float scale = kPartialScale;
+};
+
+__device__ __forceinline__ float4 columns(const float4 &v)
+{
+    return v;
+}
+
+__device__ __forceinline__ float4 columns(const uint2 &v)
+{
+    float4 f;
+    asm("{.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;}"
+        : "=f"(f.x), "=f"(f.y)
+        : "r"(v.x));
+    asm("{.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;}"
+        : "=f"(f.z), "=f"(f.w)
+        : "r"(v.y));
+    return f;
+}
 
 /* Where the rows of a tile go. */
 struct Output {
@@ -59,8 +88,10 @@ __device__ __forceinline__ void fetch_output(const mla_abi_launch &launch, const
 }
 
 /* Partials of a row, the thread's four columns of them. */
-struct Partials {
-    const float *o;
+template <class Format> struct Partials {
+    typedef typename Format::Columns Columns;
+    static constexpr uint32_t in_flight = Format::in_flight;
+    const Columns *o;
     const float *lse;
     uint32_t rows; /* of the tile: rows between two partials */
     uint32_t n;
@@ -69,7 +100,7 @@ struct Partials {
         : rows(reduce.rows), n(reduce.n_partials)
     {
         uint64_t first = static_cast<uint64_t>(reduce.partial_row) + row;
-        o = reinterpret_cast<const float *>(launch.partial_o) + first * MLA_ABI_V_DIM + threadIdx.x * 4;
+        o = reinterpret_cast<const Columns *>(launch.partial_o) + first * (MLA_ABI_V_DIM / 4) + threadIdx.x;
         lse = reinterpret_cast<const float *>(launch.partial_lse) + first;
     }
 
@@ -78,20 +109,19 @@ struct Partials {
         return i < n ? lse[static_cast<uint64_t>(i) * rows] : -INFINITY;
     }
 
-    __device__ __forceinline__ void load(uint32_t first, float4 (&v)[kInFlight]) const
+    __device__ __forceinline__ void load(uint32_t first, Columns (&v)[in_flight]) const
     {
 #pragma unroll
-        for (uint32_t k = 0; k < kInFlight; k++) {
-            v[k] = make_float4(0, 0, 0, 0);
+        for (uint32_t k = 0; k < in_flight; k++) {
+            v[k] = Columns{};
             if (first + k < n)
-                v[k] = __ldcs(
-                    reinterpret_cast<const float4 *>(o + static_cast<uint64_t>(first + k) * rows * MLA_ABI_V_DIM));
+                v[k] = __ldcs(o + static_cast<uint64_t>(first + k) * rows * (MLA_ABI_V_DIM / 4));
         }
     }
 };
 
 /* The largest LSE of a row's partials, or NaN when one of them is. mine: the lane's first. */
-__device__ __forceinline__ float top_lse(const Partials &p, float mine)
+template <class Format> __device__ __forceinline__ float top_lse(const Partials<Format> &p, float mine)
 {
     float top = mine;
     bool nan = mine != mine;
@@ -115,10 +145,11 @@ __device__ __forceinline__ void add(float4 &o, const float4 &v, float weight)
 }
 
 /* Returns the row's LSE; o: its four columns, normalised. A warp. */
-__device__ __forceinline__ float reduce_row(const Partials &p, float4 &o)
+template <class Format> __device__ __forceinline__ float reduce_row(const Partials<Format> &p, float4 &o)
 {
     uint32_t lane = threadIdx.x % 32;
-    float4 v[kInFlight];
+    constexpr uint32_t in_flight = Format::in_flight;
+    typename Format::Columns v[in_flight];
     float value = p.lse_of(lane);
     p.load(0, v); /* on their way while the weights are made */
     float top = top_lse(p, value);
@@ -133,21 +164,21 @@ __device__ __forceinline__ float reduce_row(const Partials &p, float4 &o)
             value = p.lse_of(first + lane);
         float weight = first + lane < p.n ? expf(value - top) : 0.0f;
         sum += weight;
-        for (uint32_t i = 0; i < 32 && first + i < p.n; i += kInFlight) {
+        for (uint32_t i = 0; i < 32 && first + i < p.n; i += in_flight) {
             if (first + i != 0)
                 p.load(first + i, v);
 #pragma unroll
-            for (uint32_t k = 0; k < kInFlight; k++) {
+            for (uint32_t k = 0; k < in_flight; k++) {
                 float w = __shfl_sync(~0u, weight, i + k);
                 if (w != 0)
-                    add(o, v[k], w);
+                    add(o, columns(v[k]), w);
             }
         }
     }
 #pragma unroll
     for (int step = 16; step > 0; step /= 2)
         sum += __shfl_xor_sync(~0u, sum, step);
-    float scale = 1.0f / sum;
+    float scale = 1.0f / (sum * Format::scale);
     o.x *= scale;
     o.y *= scale;
     o.z *= scale;
@@ -164,11 +195,8 @@ __device__ __forceinline__ void write_row(const Output &to, uint32_t row, const 
         *reinterpret_cast<float *>(row_address(to.job.lse, to.seq_of_job, to.first_token, at.token, at.head)) = lse;
 }
 
-} // namespace mla
-
-extern "C" __global__ void __launch_bounds__(160, 6) mla_reduce(const __grid_constant__ mla_abi_launch launch)
+template <class Format> __device__ __forceinline__ void reduce(const mla_abi_launch &launch)
 {
-    using namespace mla;
     __shared__ Output to;
     grid_wait();
     if (blockIdx.x >= launch.n_reduces) {
@@ -184,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(160, 6) mla_reduce(const __grid_con
     float4 o = make_float4(0, 0, 0, 0);
     float lse = 0;
     if (adds)
-        lse = reduce_row(Partials(launch, reduce, row), o);
+        lse = reduce_row(Partials<Format>(launch, reduce, row), o);
     else
         fetch_output(launch, reduce, to);
     __syncthreads();
@@ -192,7 +220,20 @@ extern "C" __global__ void __launch_bounds__(160, 6) mla_reduce(const __grid_con
         return;
     write_row(to, row, o, lse);
     for (row += gridDim.y; row < reduce.rows; row += gridDim.y) {
-        lse = reduce_row(Partials(launch, reduce, row), o);
+        lse = reduce_row(Partials<Format>(launch, reduce, row), o);
         write_row(to, row, o, lse);
     }
+}
+
+} // namespace mla
+
+/* Of partials in f32 and in f16. */
+extern "C" __global__ void __launch_bounds__(160, 6) mla_reduce(const __grid_constant__ mla_abi_launch launch)
+{
+    mla::reduce<mla::InF32>(launch);
+}
+
+extern "C" __global__ void __launch_bounds__(160, 6) mla_reduce_f16(const __grid_constant__ mla_abi_launch launch)
+{
+    mla::reduce<mla::InF16>(launch);
 }

@@ -36,13 +36,18 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(mla::sm90
         cursor.map = cursor.unit != cursor.end ? unit_at(launch, cursor.unit).map : 0; /* acquired below */
         enter(launch, cursor);
     }
-    if (tid >= 256 && tid < 288) {
+    /* Page ids are asked for before Q, which the scores need no sooner than the first page. */
+    bool reads_ids = tid >= 256 && tid < 288, works = first_unit(launch, 0) != first_unit(launch, 1);
+    if (reads_ids) {
         __syncwarp();
         refill(launch, cursor, 0, 2 * kRefill, tid - 256);
-        cp_async_wait_all();
-    } else if ((tid == 288 || tid == 320) && first_unit(launch, 0) != first_unit(launch, 1)) {
-        tensormap_acquire(unit_at(launch, first_unit(launch, 0)).map + (tid == 288 ? 0 : 128));
     }
+    if (tid >= 256 && works)
+        begin_unit(unit_at(launch, first_unit(launch, 0)), 0);
+    if (reads_ids)
+        cp_async_wait_all();
+    else if ((tid == 288 || tid == 320) && works)
+        tensormap_acquire(unit_at(launch, first_unit(launch, 0)).map + (tid == 288 ? 0 : 128));
     __syncthreads();
     cluster_arrive();
     cluster_wait();

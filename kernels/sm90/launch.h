@@ -12,6 +12,8 @@
 
 #define MLA_SM90_UNIT_ROWS 128u
 
+#define MLA_SM90_OUT_PARTIAL 4u /* of unit.out_type, beside MLA_ABI_OUT_*: f16, for mla_reduce_f16 */
+
 /* 160 bytes, read as 16-byte vectors. Row r below counts within the sequence: token r / heads, head r % heads. */
 struct mla_sm90_unit {
     uint64_t map;    /* pair of tensor maps of the plane: latent boxes, rope boxes */
@@ -35,9 +37,9 @@ struct mla_sm90_unit {
     uint32_t row0;      /* first row of the unit */
     uint32_t rows;      /* 1..128 */
     uint32_t heads;
-    uint32_t out_type; /* MLA_ABI_OUT_*; F32 for partials */
+    uint32_t out_type; /* MLA_ABI_OUT_*, or MLA_SM90_OUT_PARTIAL */
     float score_scale; /* times log2(e) */
-    float out_scale;   /* kv_scale, and inv_out_scale for e4m3; 1 for partials */
+    float out_scale;   /* kv_scale, and inv_out_scale for e4m3; kPartialScale for partials */
     uint32_t beyond;   /* a page id that is past the plane */
 };
 

@@ -2,6 +2,7 @@
  * the records of the sequence's units. Loads come in two rounds: the sequence's record; then all that it names. */
 #include <stddef.h>
 
+#include "kernels/device/output.cuh"
 #include "kernels/device/records.cuh"
 #include "kernels/ptx/grid.cuh"
 #include "kernels/sm90/launch.h"
@@ -152,14 +153,14 @@ __device__ __forceinline__ uint32_t mask_from(const Shared &sh, const mla_sm90_p
 __device__ __forceinline__ void make_split(const mla_sm90_launch &launch, Shared &sh)
 {
     mla_sm90_unit u = sh.seq.unit;
-    u.out_head = MLA_ABI_V_DIM * 4;
+    u.out_head = MLA_ABI_V_DIM * 2;
     u.out_token = u.out_head * u.heads;
     u.out = launch.abi.partial_o;
     u.lse_head = 4;
     u.lse_token = 4ll * u.heads;
     u.lse = launch.abi.partial_lse;
-    u.out_type = MLA_ABI_OUT_F32;
-    u.out_scale = 1.0f;
+    u.out_type = MLA_SM90_OUT_PARTIAL;
+    u.out_scale = kPartialScale;
     sh.split = u;
 }
 
@@ -184,7 +185,7 @@ __device__ __forceinline__ uint4 unit_vector(Shared &sh, const mla_sm90_part &pa
         if (!sees)
             v.z = v.w = 0;
     } else if (k == 4) {
-        add(v.z, v.w, part.partial_row * MLA_ABI_V_DIM * 4);
+        add(v.z, v.w, part.partial_row * MLA_ABI_V_DIM * 2);
     } else if (k == 6) {
         add(v.x, v.y, part.partial_row * 4);
     } else if (k == 7) {

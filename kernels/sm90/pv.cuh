@@ -97,6 +97,8 @@ template <uint32_t type> __device__ __forceinline__ void store_pair(uint64_t to,
 {
     if (type == MLA_ABI_OUT_F32) {
         asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y) : "memory");
+    } else if (type == MLA_SM90_OUT_PARTIAL) {
+        asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(f16x2_of(x, y)) : "memory");
     } else if (type == MLA_ABI_OUT_BF16) {
         uint32_t pair;
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(y), "f"(x));
@@ -113,7 +115,7 @@ template <uint32_t type> __device__ __forceinline__ void store_pair(uint64_t to,
 template <uint32_t type> __device__ __forceinline__ void write_rows(const float (&o)[2][64], float out_scale)
 {
     const uint32_t q = thread_of_group() & 3, channel = channel_of_thread();
-    constexpr uint32_t width = type == MLA_ABI_OUT_F32 ? 4 : type == MLA_ABI_OUT_BF16 ? 2 : 1;
+    constexpr uint32_t width = type == MLA_ABI_OUT_F32 ? 4 : type == MLA_ABI_OUT_E4M3 ? 1 : 2;
     uint32_t rows = window_of_cta() + smem::out_row + q * 16, scales = window_of_cta() + smem::scale + q * 8;
 #pragma unroll
     for (int i = 0; i < 16; i++) {
@@ -141,7 +143,9 @@ __device__ __forceinline__ bool write_out(const mla_sm90_unit &u, const float (&
         store_shared_u64(window_of_cta() + smem::out_row + t * 8, address);
     }
     named_sync(kBarPvAll, 256);
-    if (u.out_type == MLA_ABI_OUT_F32)
+    if (u.out_type == MLA_SM90_OUT_PARTIAL)
+        write_rows<MLA_SM90_OUT_PARTIAL>(o, u.out_scale);
+    else if (u.out_type == MLA_ABI_OUT_F32)
         write_rows<MLA_ABI_OUT_F32>(o, u.out_scale);
     else if (u.out_type == MLA_ABI_OUT_BF16)
         write_rows<MLA_ABI_OUT_BF16>(o, u.out_scale);

@@ -240,7 +240,8 @@ __device__ __forceinline__ int limit_of_row(const mla_sm90_unit &u, uint32_t in_
     return limit + static_cast<int>((first - u.first_page) * kPage);
 }
 
-/* Q and what the rows begin with. All that comes from memory is on its way at the same time. */
+/* Q and what the rows begin with. All that comes from memory is on its way at the same time; Q is there behind
+ * cp_async_wait_all(). The cluster's first unit begins before the two CTAs meet. */
 __device__ __forceinline__ void begin_unit(const mla_sm90_unit &u, uint32_t first)
 {
     uint32_t t = thread_of_group(), window = window_of_cta();
@@ -250,8 +251,6 @@ __device__ __forceinline__ void begin_unit(const mla_sm90_unit &u, uint32_t firs
         int limit = limit_of_row(u, rank_of_cta() * kRows + t, first);
         store_shared_u32(window + smem::limit + t * 4, static_cast<uint32_t>(limit));
     }
-    cp_async_wait_all();
-    fence_async_proxy();
 }
 
 __device__ __forceinline__ void qk_role(const mla_sm90_launch &launch, Cursor &cursor)
@@ -263,7 +262,10 @@ __device__ __forceinline__ void qk_role(const mla_sm90_launch &launch, Cursor &c
 #pragma unroll 1
     for (uint32_t unit = first_unit(launch, 0); unit != first_unit(launch, 1); unit++, odd ^= 1) {
         const mla_sm90_unit &u = unit_at(launch, unit);
-        begin_unit(u, first);
+        if (first != 0)
+            begin_unit(u, first);
+        cp_async_wait_all();
+        fence_async_proxy();
         float c = u.score_scale;
         uint32_t mask_from = first + u.mask_from, end = first + u.n_pages;
         uint32_t of_unit = odd ? kFlagOdd : 0;
