@@ -10,7 +10,7 @@
 
 static const char usage[] =
     "usage: mlactl [options] COMMAND\n"
-    "  health    state of the daemon; exit 0 when it is ready, else 1\n"
+    "  health    state of the daemon; exit 0 when it is ready, 5 when degraded, else 1\n"
     "  status    the daemon: device, memory, jobs\n"
     "  clients   one line per connection\n"
     "  caches    one line per cache\n"

@@ -260,6 +260,24 @@ START_TEST(one_health_at_a_time)
 }
 END_TEST
 
+START_TEST(reasons_of_degraded)
+{
+    struct health checks = {.now = 1u << HEALTH_loop_lag | 1u << HEALTH_job_errors};
+    checks.raised[HEALTH_loop_lag] = 3;
+    checks.raised[HEALTH_descriptors] = 1;
+    gauges.checks = &checks;
+    render();
+    for (unsigned i = 0; i < HEALTH_REASONS; i++) {
+        char labels[64];
+        snprintf(labels, sizeof(labels), "reason=\"%s\"", health_name((enum health_reason)i));
+        ck_assert_double_eq(value_of("mlad_degraded", "", labels), i == HEALTH_loop_lag || i == HEALTH_job_errors);
+        ck_assert_double_eq(value_of("mlad_degraded_total", "", labels),
+                            i == HEALTH_loop_lag ? 3 : (double)(i == HEALTH_descriptors));
+    }
+    gauges.checks = NULL;
+}
+END_TEST
+
 /* ---- text ---- */
 
 START_TEST(text_of_a_reply)
@@ -513,6 +531,7 @@ MLA_SUITE(app_metrics)
     tcase_add_test(tc, one_series_a_client);
     tcase_add_test(tc, arena_is_enough);
     tcase_add_test(tc, one_health_at_a_time);
+    tcase_add_test(tc, reasons_of_degraded);
     tcase_add_test(tc, text_of_a_reply);
     tcase_add_test(tc, every_number_has_its_series);
     tcase_add_test(tc, histograms_are_cumulative);
