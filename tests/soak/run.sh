@@ -8,10 +8,13 @@ if [ $# -lt 1 ] || [ ! -x "$1/tests/soak/mlad-soak" ]; then
   exit 2
 fi
 build=$(realpath "$1")
+commit=$(git rev-parse --short=12 HEAD)
+# Of what is run here.
+[ -z "$(git status --porcelain -- proto client daemon kernels/plan kernels/abi tests/{soak,chaos} tests/support)" ] || commit+=-dirty
 results=tests/soak/results/$(date -u +%F)-cpu
 mkdir -p tests/soak/results
 "$build/tests/soak/mlad-soak" --seconds "${2:-1200}" --connections "${3:-1000}" --seed "${4:-$RANDOM}" \
-  --commit "$(git describe --always --dirty --abbrev=12)" --json "$results.json" --csv "$results.csv"
+  --commit "$commit" --json "$results.json" --csv "$results.csv"
 status=$?
 [ ! -s "$results.csv" ] || python3 -B tests/soak/plot.py "$results" || status=1
 exit "$status"
