@@ -124,7 +124,7 @@ static void start_worker(struct crowd *w, unsigned i)
 
 static bool prepared(struct crowd *w)
 {
-    struct place p = {.socket = w->socket, .cuda = w->o.cuda};
+    struct place p = {.socket = w->socket, .cuda = w->o.cuda, .patient = true};
     int status = 0;
     pid_t pid = child();
     if (pid == 0)
