@@ -145,7 +145,8 @@ START_TEST(deadline_with_a_job_that_waits)
 }
 END_TEST
 
-/* A launch outlives the deadline: the clients see the end, and the exit code says why. */
+/* A launch outlives the deadline: the clients see the end, and the exit code says why. On a GPU status words of what has
+ * not been launched are written behind the launch, so the end is all that such a job sees. */
 START_TEST(deadline_with_a_job_that_runs)
 {
     setup(2000, "daemon.drain_timeout_ms=100");
@@ -153,7 +154,7 @@ START_TEST(deadline_with_a_job_that_runs)
     ck_assert_int_eq(health(client), MLA_HEALTH_READY);
     uint64_t start = test_now_us();
     kill(d.pid, SIGTERM);
-    worker_job_wait(&job, waiting, MLA_DRAINING);
+    worker_job_wait(&job, waiting, daemon_backend == NULL ? MLA_DRAINING : MLA_DISCONNECTED);
     worker_job_wait(&busy, running, MLA_DISCONNECTED);
     ck_assert(daemon_ended(&d, 5000 * TEST_SLOW));
     uint64_t took = test_now_us() - start;
@@ -208,5 +209,6 @@ MLA_SUITE(mlad_drain)
     tcase_add_test(tc, nothing_in_flight);
     tcase_add_test(tc, deadline_with_a_job_that_waits);
     tcase_add_test(tc, deadline_with_a_job_that_runs);
-    tcase_add_test(tc, requests_that_wait);
+    if (daemon_backend == NULL) /* with memfds; on_cuda.c */
+        tcase_add_test(tc, requests_that_wait);
 }

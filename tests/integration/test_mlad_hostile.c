@@ -128,6 +128,75 @@ START_TEST(ids_of_steps_in_flight)
 }
 END_TEST
 
+/* ---- D8, D9: more of them in test_mlad_names, test_mlad_memory, test_mlad_decode ---- */
+
+/* Ids that somebody has read in another's memory are worth nothing on a connection of one's own. */
+START_TEST(d8_objects_of_another)
+{
+    daemon_start(&d, NULL);
+    setup();
+    struct raw r;
+    struct mla_message m;
+    raw_open(&r, d.socket);
+    mla_message_init(&m, MLA_MSG_UNREGISTER_REGION);
+    m.unregister_region.region = pool.region;
+    raw_expect(&r, &m, MLA_NOT_FOUND, "region");
+    mla_message_init(&m, MLA_MSG_SUSPEND);
+    m.suspend.region = job.region;
+    raw_expect(&r, &m, MLA_NOT_FOUND, "region");
+    mla_message_init(&m, MLA_MSG_DEFINE_CACHE);
+    m.define_cache.layout = MLA_CACHE_E4M3_576;
+    m.define_cache.region = pool.region;
+    m.define_cache.num_pages = 1;
+    raw_expect(&r, &m, MLA_NOT_FOUND, "region");
+    mla_message_init(&m, MLA_MSG_DROP_CACHE);
+    m.drop_cache.cache = pool.cache;
+    raw_expect(&r, &m, MLA_NOT_FOUND, "cache");
+    mla_message_init(&m, MLA_MSG_PUBLISH_CACHE);
+    m.publish_cache.cache = pool.cache;
+    m.publish_cache.name = "mine";
+    raw_expect(&r, &m, MLA_NOT_FOUND, "cache");
+    raw_close(&r);
+    teardown();
+}
+END_TEST
+
+static void cache_is(uint64_t offset, uint64_t num_pages, enum mla_status expected)
+{
+    struct mla_cache_desc desc;
+    mla_cache_id cache;
+    mla_cache_desc_init(&desc);
+    desc.region = pool.region;
+    desc.offset = offset;
+    desc.num_pages = num_pages;
+    worker_expect(good, mla_cache_define(good, &desc, WORKER_TIMEOUT_US, &cache), expected);
+}
+
+static void output_is(uint64_t offset, int64_t token_stride, enum mla_status expected)
+{
+    struct mla_decode_args args = job.args;
+    args.o.offset = offset;
+    args.o.token_stride = token_stride;
+    worker_expect(good, mla_decode(good, &args, WORKER_TIMEOUT_US, NULL), expected);
+}
+
+START_TEST(d9_past_the_region)
+{
+    daemon_start(&d, NULL);
+    setup();
+    cache_is(0, 9, MLA_OUT_OF_BOUNDS);
+    cache_is(16, 8, MLA_OUT_OF_BOUNDS);
+    cache_is(UINT64_MAX - 15, 1, MLA_OUT_OF_BOUNDS);
+    cache_is(0, UINT32_MAX, MLA_OUT_OF_BOUNDS);
+    cache_is(0, UINT64_MAX / 8, MLA_INVALID_ARGUMENT);
+    cache_is(8, 1, MLA_MISALIGNED);
+    output_is(UINT64_MAX - 15, job.args.o.token_stride, MLA_OUT_OF_BOUNDS);
+    output_is(job.args.o.offset, INT64_MAX - 15, MLA_OUT_OF_BOUNDS);
+    output_is(job.args.o.offset + 8, job.args.o.token_stride, MLA_MISALIGNED);
+    teardown();
+}
+END_TEST
+
 /* ---- D6 ---- */
 
 START_TEST(d6_broken_streams)
@@ -490,7 +559,10 @@ END_TEST
 MLA_SUITE(mlad_hostile)
 {
     TCase *tc = mla_tcase_timeout(suite, "hostile", 60);
-    tcase_add_test(tc, ids_of_steps_in_flight);
+    if (daemon_backend == NULL) /* with a memfd; on_cuda.c */
+        tcase_add_test(tc, ids_of_steps_in_flight);
+    tcase_add_test(tc, d8_objects_of_another);
+    tcase_add_test(tc, d9_past_the_region);
     tcase_add_test(tc, d6_broken_streams);
     tcase_add_test(tc, d6_bad_bodies);
     tcase_add_test(tc, d6_flipped_bits);

@@ -24,6 +24,8 @@
 #define READY_MS    (20000u * TEST_SLOW)
 #define END_MS      (20000u * TEST_SLOW)
 
+const char *daemon_backend;
+
 /* What is still there when the test's process ends: ended and removed then. A failed test leaves through exit(). */
 static struct daemon *running[DAEMONS_MAX];
 static pid_t owner;
@@ -129,6 +131,10 @@ static void spawn(struct daemon *d, va_list ap)
     for (size_t i = 0; i < sizeof(always) / sizeof(always[0]); i++) {
         argv[n++] = "--set";
         argv[n++] = always[i];
+    }
+    if (daemon_backend != NULL) {
+        argv[n++] = "--backend";
+        argv[n++] = daemon_backend;
     }
     for (const char *arg; (arg = va_arg(ap, const char *)) != NULL;) {
         ck_assert_uint_lt(n, ARGS_MAX - 3);

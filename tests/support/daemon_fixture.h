@@ -29,6 +29,9 @@ struct daemon {
     int exit_code;   /* 128 + n when signal n ended it */
 };
 
+/* Of daemons that are started from now on; NULL, which it is at first: the default. */
+extern const char *daemon_backend;
+
 /* Arguments: "section.key=value", ended by NULL. Always set beforehand: the socket, mode 0666, log level info, two CPU
  * threads, 64 MiB of workspace. */
 void daemon_start(struct daemon *d, ...) __attribute__((sentinel));
