@@ -139,6 +139,7 @@ static int find_cost(struct app *app, struct app_job *job, struct mla_error *err
     else if (job->batch_invariant && make_plan(app, b, &job, 1, job->tables->n_seqs) == 0)
         job->sched.cost = scratch + b->plan.workspace_bytes;
     plans_let_go(b);
+    app_batch_forget(app, b);
     return 0;
 }
 
@@ -260,10 +261,14 @@ void batch_stage(struct app *app, struct sched_batch *batch, uint32_t generation
     if (r == 0 && !make_records(app, b, b->members, n_jobs, (uint32_t)n_seqs))
         r = -ENOMEM;
     if (r != 0) {
-        mla_log(MLA_LOG_ERROR, "plan_failed", "jobs=%u seqs=%llu errno=%d", n_jobs, (unsigned long long)n_seqs, -r);
-        list_for_each (node, &batch->jobs) {
-            mla_error_set(&job_at(node)->plan_error, plan_status(r), NULL, "the batch could not be planned");
-        }
+        mla_log(batch->n_jobs > 1 ? MLA_LOG_WARNING : MLA_LOG_ERROR, "plan_failed", "jobs=%u seqs=%llu errno=%d",
+                batch->n_jobs, (unsigned long long)n_seqs, -r);
+        app->metrics.plans_failed++;
+        plans_let_go(b); /* what it took stands in nobody's way */
+        app_batch_forget(app, b);
+        if (batch->n_jobs == 1) /* of more than one, none is to blame yet */
+            mla_error_set(&job_at(batch->jobs.next)->plan_error, plan_status(r), NULL,
+                          "its launch could not be planned");
     }
     app_event(app, (struct sched_event){.kind = SCHED_PLANNED,
                                         .batch = batch,
@@ -351,10 +356,7 @@ void batch_free_buffers(struct app *app)
     plans_free(app);
     for (unsigned i = 0; i <= SCHED_BATCHES; i++) {
         struct app_batch *b = i < SCHED_BATCHES ? &app->batches[i] : &app->probe;
-        struct app_buffer *buffers[] = {&b->jobs, &b->seqs, &b->status};
-        for (unsigned k = 0; k < sizeof(buffers) / sizeof(buffers[0]); k++)
-            if (buffers[k]->memory != NULL)
-                be_host_free(&app->be, buffers[k]->memory);
+        app_batch_forget(app, b);
         free(b->scratch);
         free(b->plan_jobs);
         free(b->plan_seqs);

@@ -272,6 +272,8 @@ static void render_work(struct out *o, const struct metrics *m)
     single(o, "mlad_batches_total", MLA_METRIC_COUNTER, "Launches.", m->batches);
     single(o, "mlad_plans_total", MLA_METRIC_COUNTER, "Plans made; a batch that a job leaves is planned again.",
            m->stages);
+    single(o, "mlad_plans_failed_total", MLA_METRIC_COUNTER,
+           "Of those, the ones that failed; jobs are then planned apart.", m->plans_failed);
     single(o, "mlad_tiles_total", MLA_METRIC_COUNTER, "Tiles launched.", m->tiles);
     single(o, "mlad_items_total", MLA_METRIC_COUNTER, "Work items launched.", m->items);
     single(o, "mlad_split_tiles_total", MLA_METRIC_COUNTER, "Tiles that were cut and reduced.", m->reduces);

@@ -56,6 +56,7 @@ struct metrics {
     uint64_t stage_ns[METRICS_STAGES]; /* of stage_jobs jobs */
     uint64_t stage_jobs;
     uint64_t stages; /* plans made; more than batches when a job left one that was staged */
+    uint64_t plans_failed;
 };
 
 /* A client that is connected or still being released. */

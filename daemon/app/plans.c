@@ -8,27 +8,46 @@
 
 #define KEPT_ITEMS_MAX 16384u /* larger ones are made in the batch's own buffers, and not kept */
 
-static void free_buffers(struct app *app, struct app_plan_buffers *buffers)
+/* False: it was empty. */
+static bool free_buffer(struct app *app, struct app_buffer *buffer)
 {
-    struct app_buffer *all[] = {&buffers->tiles, &buffers->items, &buffers->reduces};
-    for (unsigned k = 0; k < sizeof(all) / sizeof(all[0]); k++)
-        if (all[k]->memory != NULL)
-            be_host_free(&app->be, all[k]->memory);
-    memset(buffers, 0, sizeof(*buffers));
+    bool any = buffer->memory != NULL;
+    if (any)
+        be_host_free(&app->be, buffer->memory);
+    *buffer = (struct app_buffer){0};
+    return any;
 }
 
-/* Plans that nobody uses go before anybody is refused. False: there was none. */
+static bool free_buffers(struct app *app, struct app_plan_buffers *buffers)
+{
+    bool any = free_buffer(app, &buffers->tiles);
+    any |= free_buffer(app, &buffers->items);
+    any |= free_buffer(app, &buffers->reduces);
+    return any;
+}
+
+bool app_batch_forget(struct app *app, struct app_batch *b)
+{
+    bool any = free_buffers(app, &b->large);
+    any |= free_buffer(app, &b->jobs);
+    any |= free_buffer(app, &b->seqs);
+    any |= free_buffer(app, &b->status);
+    return any;
+}
+
+/* Plans and buffers of launches that nobody uses go before anybody is refused. False: there were none. */
 static bool forget_idle(struct app *app)
 {
     bool any = false;
+    for (unsigned i = 0; i < SCHED_BATCHES; i++)
+        if (app->batches[i].sched != NULL && app->batches[i].sched->n_jobs == 0)
+            any |= app_batch_forget(app, &app->batches[i]);
     for (unsigned i = 0; i < APP_PLANS; i++) {
         struct app_plan *p = &app->plans[i];
-        const struct app_plan_buffers *has = &p->buffers;
-        if (p->uses != 0 || (has->tiles.memory == NULL && has->items.memory == NULL && has->reduces.memory == NULL))
-            continue;
-        free_buffers(app, &p->buffers);
-        p->id = 0;
-        any = true;
+        if (p->uses == 0 && free_buffers(app, &p->buffers)) {
+            p->id = 0;
+            any = true;
+        }
     }
     return any;
 }
@@ -46,9 +65,12 @@ bool app_grow_device(struct app *app, struct app_buffer *buffer, size_t bytes)
     if (buffer->bytes >= bytes)
         return true;
     size_t cap = bytes + bytes / 2;
-    if (buffer->memory != NULL)
-        be_host_free(&app->be, buffer->memory);
+    free_buffer(app, buffer);
     buffer->memory = app_host_alloc(app, cap, &buffer->address);
+    if (buffer->memory == NULL) {
+        cap = bytes;
+        buffer->memory = app_host_alloc(app, cap, &buffer->address);
+    }
     buffer->bytes = buffer->memory == NULL ? 0 : cap;
     return buffer->memory != NULL;
 }

@@ -464,6 +464,8 @@ void plans_free(struct app *app);
 void *app_host_alloc(struct app *app, size_t bytes, uint64_t *address);
 /* False: no memory. What is in the buffer goes when it grows; what is in the array stays. */
 bool app_grow_device(struct app *app, struct app_buffer *buffer, size_t bytes);
+/* Gives back what a launch's buffers hold, save a plan that is kept. False: nothing. */
+bool app_batch_forget(struct app *app, struct app_batch *b);
 bool app_grow_host(void *pointer_to_array, size_t *cap, size_t n, size_t size);
 
 /* ---- batch.c ---- */

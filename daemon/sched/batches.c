@@ -44,7 +44,7 @@ static void take(struct sched *s, struct sched_batch *batch, struct sched_job *j
 {
     struct sched_part *part = place_in(s, batch, job);
     assert(!part->in);
-    *part = (struct sched_part){.job = job, .index = job->parts_taken, .in = true};
+    *part = (struct sched_part){.job = job, .index = job->parts_taken, .in = true, .start = sched_flow_of(job)->start};
     list_push_back(&batch->jobs, &part->in_batch);
     batch->n_jobs++;
     if (job->parts_launched == 0)
@@ -66,7 +66,7 @@ static void fill(struct sched *s, struct sched_batch *batch)
     batch->compat = sched_job_first(&sched_flow_at(s->flows.next)->queue)->compat;
     struct list *node = s->flows.next;
     bool in_order = true; /* nobody was passed over */
-    while (node != &s->flows && load.jobs < s->config.batch_jobs_max) {
+    while (node != &s->flows && load.jobs < s->config.batch_jobs_max && load.jobs < s->plan_jobs_max) {
         struct sched_flow *flow = sched_flow_at(node);
         struct list *next = node->next;
         struct sched_job *job = sched_flow_look(s, flow, batch->compat);
@@ -96,6 +96,7 @@ bool sched_batch_form(struct sched *s)
     batch->number = 0;
     batch->predicted_ns = 0;
     batch->state = SCHED_SLOT_FORMED;
+    s->plan_alone = false;
     s->staged = batch;
     fill(s, batch);
     return true;
@@ -130,6 +131,37 @@ void sched_batch_drop(struct sched *s, struct sched_batch *batch, struct sched_j
         give_up(s, batch);
 }
 
+/* sched.h, "Plans that fail". */
+static void put_back_half(struct sched *s, struct sched_batch *batch)
+{
+    uint32_t keep = batch->n_jobs / 2;
+    s->plan_jobs_max = keep > 0 ? keep : 1;
+    while (batch->n_jobs > keep) {
+        struct sched_part *part = sched_part_at(batch->jobs.prev);
+        struct sched_job *job = part->job;
+        take_out(batch, part);
+        if (job->parts_launched == 0)
+            job->batch = NULL;
+        if (job->state == SCHED_STAGED) {
+            job->state = SCHED_QUEUED;
+            s->counts.staged--;
+            s->counts.queued++;
+        }
+        sched_flow_put_back(s, job, part->start);
+    }
+    batch->state = SCHED_SLOT_FORMED;
+    if (keep == 0) {
+        s->plan_alone = true;
+        give_up(s, batch);
+    }
+}
+
+static void planned_well(struct sched *s, struct sched_batch *batch)
+{
+    batch->state = SCHED_SLOT_PLANNED;
+    s->plan_jobs_max = s->plan_jobs_max < (s->config.batch_jobs_max - 1) / 2 + 1 ? s->plan_jobs_max * 2 : UINT32_MAX;
+}
+
 void sched_batch_planned(struct sched *s, const struct sched_event *e)
 {
     struct sched_batch *batch = e->batch;
@@ -137,7 +169,9 @@ void sched_batch_planned(struct sched *s, const struct sched_event *e)
         return;
     batch->predicted_ns = e->predicted_ns;
     if (e->code == MLA_OK)
-        batch->state = SCHED_SLOT_PLANNED;
+        planned_well(s, batch);
+    else if (batch->n_jobs > 1 || s->n_running > 0)
+        put_back_half(s, batch);
     else
         sched_batch_fail(s, batch, e->code, false);
 }

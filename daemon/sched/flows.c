@@ -98,6 +98,22 @@ void sched_flow_serve(struct sched *s, struct sched_job *job, bool in_order)
     place(s, flow);
 }
 
+void sched_flow_put_back(struct sched *s, struct sched_job *job, uint64_t start)
+{
+    struct sched_flow *flow = sched_flow_of(job);
+    job->parts_taken--;
+    if (!job->queued) {
+        struct list *at = flow->queue.next; /* in front of this */
+        while (at != &flow->queue && list_entry(at, struct sched_job, in_queue)->ready_order < job->ready_order)
+            at = at->next;
+        list_insert_before(at, &job->in_queue);
+        job->queued = true;
+        s->n_parts++;
+    }
+    flow->start = start;
+    place(s, flow);
+}
+
 struct sched_job *sched_flow_look(const struct sched *s, struct sched_flow *flow, uint64_t compat)
 {
     if (flow->scan != s->n_formed) {

@@ -48,6 +48,8 @@ void sched_flow_push(struct sched *s, struct sched_job *job);
 void sched_flow_remove(struct sched *s, struct sched_job *job);
 /* The next part of a queued job is served; in_order: its flow is the next of all. */
 void sched_flow_serve(struct sched *s, struct sched_job *job, bool in_order);
+/* Undoes that of the part that was served last of those that have not been put back; start: the flow's before it. */
+void sched_flow_put_back(struct sched *s, struct sched_job *job, uint64_t start);
 /* The first job of the flow with this compat that the batch in the making (s->n_formed) has not looked at; NULL: none.
  */
 struct sched_job *sched_flow_look(const struct sched *s, struct sched_flow *flow, uint64_t compat);

@@ -122,7 +122,7 @@ uint64_t sched_pace_form_ns(const struct sched *s)
 {
     uint64_t expected_ns = 0, running_ns = 0;
     bool slot = false;
-    if (s->staged || list_empty(&s->flows))
+    if (s->staged || list_empty(&s->flows) || (s->plan_alone && s->n_running > 0))
         return UINT64_MAX;
     for (int i = 0; i < SCHED_BATCHES; i++) {
         const struct sched_batch *b = &s->batches[i];
@@ -134,7 +134,9 @@ uint64_t sched_pace_form_ns(const struct sched *s)
     }
     if (!slot)
         return UINT64_MAX;
-    uint64_t at_ns = s->n_parts >= s->config.batch_jobs_max ? 0 : later(s->gather_since, s->config.gather_ns);
+    uint64_t at_ns = s->n_parts >= s->config.batch_jobs_max || s->n_parts >= s->plan_jobs_max
+                         ? 0
+                         : later(s->gather_since, s->config.gather_ns);
     uint64_t lead_ns = lead(s, running_ns);
     uint64_t formed_ns = expected_ns > lead_ns ? expected_ns - lead_ns : 0;
     return formed_ns > at_ns ? formed_ns : at_ns;

@@ -9,6 +9,7 @@
 void sched_init(struct sched *s, const struct sched_config *config)
 {
     memset(s, 0, sizeof(*s));
+    s->plan_jobs_max = UINT32_MAX;
     list_init(&s->to_watch);
     list_init(&s->waiting);
     list_init(&s->flows);

@@ -12,7 +12,7 @@
  *   WAITING    READY -> QUEUED (aborted: ANSWERED);  CANCEL, TIMER, PEER_GONE, FATAL -> ANSWERED
  *   QUEUED     batch formed -> STAGED;               CANCEL, TIMER, PEER_GONE, FATAL -> ANSWERED
  *   STAGED     SUBMITTED -> RUNNING; CANCEL, TIMER, PEER_GONE -> ANSWERED and the batch is staged again without it;
- *              FATAL -> ANSWERED
+ *              PLANNED with a code -> QUEUED or, alone, ANSWERED; FATAL -> ANSWERED
  *   RUNNING    CANCEL, TIMER, PEER_GONE set flags and no further part is launched; the last BATCH_DONE -> ANSWERED;
  *              FATAL -> ANSWERED (DEVICE_LOST)
  *   ANSWERED   pins dropped, REPLY given; the record is the caller's again when it has carried that REPLY out
@@ -48,6 +48,12 @@
  * part before has a tag up to that of the part served last in its turn), so that who shares a launch out of turn does
  * not pay for it with a long wait [the eligibility of J. C. R. Bennett, H. Zhang, WF2Q, INFOCOM 1996]. So no job is
  * overtaken by another of its flow and compat, and what did not fit is next soon, at last first, which always fits.
+ *
+ * Plans that fail. Jobs that cannot be planned together, be it for one of them or for all that they take, are parted:
+ * the later half goes back to where it came from, tags and all, and the first half is staged again, down to a single
+ * job. If that cannot be planned either, it is tried once more when nothing runs, as what runs may hold what it needs,
+ * and then answered with the code. Until plans succeed batches stay that small, then their limit doubles: so each job
+ * that cannot be planned costs two plans of its own, and those beside it none of their answers.
  *
  * When. With nothing on the device a batch is formed as soon as a job is ready, or gather_ns later if more may come.
  * While a launch runs jobs gather until lead_ns before its predicted end; then the next batch is formed and planned,
@@ -123,6 +129,7 @@ struct sched_part {
     struct sched_job *job;
     uint32_t index; /* 0 .. n_parts - 1 */
     bool in;        /* private: it has a place */
+    uint64_t start; /* private: its flow's tag before it was served */
 };
 
 struct sched_batch;
@@ -211,9 +218,10 @@ enum sched_event_kind {
     SCHED_TIMER,     /* the time set by SET_TIMER has come (or any other time) */
     SCHED_SUBMITTED, /* batch: the backend has it */
     SCHED_BATCH_DONE, /* batch: ended, code OK or an error that all its jobs get */
-    SCHED_PLANNED,    /* batch: STAGE carried out; code OK, or why this batch cannot be planned (all its jobs get it).
-                         generation must be that of the STAGE; a stale one is ignored. predicted_ns: of the plan */
-    SCHED_FATAL,      /* the device is lost */
+    SCHED_PLANNED, /* batch: STAGE carried out; code OK, or why this batch cannot be planned (a job that is alone in it
+                      gets it). generation must be that of the STAGE; a stale one is ignored. predicted_ns: of the plan
+                    */
+    SCHED_FATAL,   /* the device is lost */
     SCHED_PEER_GONE,  /* peer; its record may be freed when in_flight is 0 (see REPLY) */
     SCHED_UNREGISTER, /* object */
     SCHED_DRAIN       /* refuse new work; EXIT when nothing is in flight, or at deadline_ns (0: none; a later DRAIN

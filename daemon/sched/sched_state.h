@@ -36,6 +36,8 @@ struct sched {
 
     uint64_t virtual_ns;                          /* the largest tag that was served in its turn */
     uint64_t n_formed;                            /* batches; sched_flow.scan */
+    uint32_t plan_jobs_max;                       /* a batch takes at most so many jobs, since a larger one could not be
+                                                     planned; UINT32_MAX: that was not so of late */
     uint64_t gather_since;                        /* when jobs began to wait for the next batch */
     uint32_t n_parts;                             /* that the flows have to give; jobs count once */
     uint64_t past_predicted_ns, past_measured_ns; /* of late */
@@ -49,6 +51,7 @@ struct sched {
     uint64_t armed_ns; /* time of the last SET_TIMER, 0 once a TIMER came */
 
     uint64_t drain_deadline_ns; /* 0: none */
+    bool plan_alone; /* the next batch waits until nothing runs: a job could not be planned beside a launch */
     bool draining, drain_expired, fatal, exited;
 };
 

@@ -49,6 +49,14 @@ uint64_t model_weight(const struct model_peer *p)
     return p->weight ? p->weight : 1;
 }
 
+uint32_t model_running(const struct model *m)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < SCHED_BATCHES; i++)
+        n += m->batches[i].state == M_LAUNCHED;
+    return n;
+}
+
 bool model_queued(const struct model_job *j)
 {
     return (j->state == M_QUEUED || j->state == M_STAGED || j->state == M_RUNNING) && j->stopped == MLA_OK &&
@@ -69,6 +77,7 @@ static void leave_batch(struct model *m, struct model_batch *batch, const struct
         batch->n--;
         memmove(&batch->jobs[i], &batch->jobs[i + 1], (batch->n - i) * sizeof(batch->jobs[0]));
         memmove(&batch->index[i], &batch->index[i + 1], (batch->n - i) * sizeof(batch->index[0]));
+        memmove(&batch->start[i], &batch->start[i + 1], (batch->n - i) * sizeof(batch->start[0]));
         if (batch->state == M_LAUNCHED)
             return;
         batch->state = batch->n ? M_FORMED : M_FREE;
@@ -349,14 +358,35 @@ static void give_object_event(struct model *m)
     }
 }
 
+static void put_half_back(struct model *m, struct model_batch *b)
+{
+    uint32_t keep = b->n / 2;
+    m->plan_jobs_max = keep ? keep : 1;
+    m->plan_alone = keep == 0;
+    for (; b->n > keep; b->n--) {
+        struct model_job *j = b->jobs[b->n - 1];
+        j->taken--;
+        j->peer->start[j->job.priority] = b->start[b->n - 1];
+        if (j->state == M_STAGED)
+            j->state = M_QUEUED;
+    }
+    b->state = keep ? M_FORMED : M_FREE;
+    m->stats->parted += keep > 0;
+    m->stats->alone += keep == 0;
+}
+
 void model_plan_answer(struct model *m, int slot, uint32_t generation, enum mla_status code)
 {
     struct model_batch *b = &m->batches[slot];
     if (b->state == M_PLANNING && b->generation == generation) {
-        if (code == MLA_OK)
+        if (code == MLA_OK) {
             b->state = M_PLANNED;
-        while (code != MLA_OK && b->n) /* stopping takes it out */
+            m->plan_jobs_max = m->plan_jobs_max * 2 < m->config.batch_jobs_max ? m->plan_jobs_max * 2 : 0;
+        } else if (b->n == 1 && model_running(m) == 0) { /* stopping takes it out */
             model_stop(m, b->jobs[0], code);
+        } else {
+            put_half_back(m, b);
+        }
     } else {
         m->stats->stale_plans++;
     }

@@ -29,7 +29,7 @@ struct model_stats {
     uint64_t codes[MODEL_CODES]; /* of replies */
     uint64_t exits[MODEL_CODES]; /* of EXIT */
     uint64_t stale_plans, restaged, given_up, shared, gone_while_running, mid_action, cut_short, in_parts, urgent_first,
-        weighed;
+        weighed, parted, alone;
 };
 
 struct model;

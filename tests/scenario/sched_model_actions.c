@@ -82,7 +82,8 @@ static bool over(const struct model *m, const struct model_job *j, uint32_t n, u
     const struct sched_config *c = &m->config;
     if (n == 0)
         return false;
-    return n >= c->batch_jobs_max || seqs >= c->batch_seqs_max || seqs + j->job.seqs > c->batch_seqs_max ||
+    return n >= c->batch_jobs_max || (m->plan_jobs_max && n >= m->plan_jobs_max) || seqs >= c->batch_seqs_max ||
+           seqs + j->job.seqs > c->batch_seqs_max ||
            (c->batch_cost_max && (cost >= c->batch_cost_max || cost + j->job.cost > c->batch_cost_max)) ||
            (c->launch_max_ns && model_scaled(m, ns + j->job.load_ns) > c->launch_max_ns);
 }
@@ -91,6 +92,7 @@ static void take(struct model *m, struct model_batch *b, struct model_job *j)
 {
     uint64_t *start = &j->peer->start[j->job.priority];
     bool in_turn = of_flow(next_job(m, true, 0), j);
+    b->start[b->n] = *start;
     *start += charge(j);
     if (in_turn && m->virtual_ns < *start)
         m->virtual_ns = *start;
@@ -138,6 +140,8 @@ static void on_stage(struct model *m, const struct sched_action *a)
     for (int i = 0; i < SCHED_BATCHES; i++)
         MUST(m, i == slot || m->batches[i].state == M_FREE || m->batches[i].state == M_LAUNCHED, "two staged batches");
     MUST(m, b->state == M_FREE || b->state == M_FORMED, "STAGE of a batch that needs none");
+    MUST(m, b->state != M_FREE || !m->plan_alone || model_running(m) == 0, "a job is planned again beside a launch");
+    m->plan_alone &= b->state != M_FREE;
     if (b->state == M_FREE)
         choose(m, b);
     else
@@ -297,7 +301,7 @@ static void must_be_settled(struct model *m)
     for (int i = 0; i < SCHED_BATCHES; i++)
         MUST(m, m->batches[i].state != M_PLANNED || running >= m->config.max_running, "a planned batch idles");
     MUST(m, formed == 0, "a changed batch is not staged again");
-    bool more = !staged && running < SCHED_BATCHES && next_job(m, true, 0);
+    bool more = !staged && running < SCHED_BATCHES && next_job(m, true, 0) && !(m->plan_alone && running > 0);
     MUST(m, !more || running > 0 || m->config.gather_ns > 0, "queued jobs are not staged");
     MUST(m, !more || m->armed, "nothing will stage queued jobs");
     for (size_t i = 0; i < m->n_jobs; i++)

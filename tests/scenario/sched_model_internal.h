@@ -42,6 +42,7 @@ struct model_batch {
     enum { M_FREE, M_FORMED, M_PLANNING, M_PLANNED, M_LAUNCHED } state;
     struct model_job *jobs[MODEL_JOBS];
     uint32_t index[MODEL_JOBS]; /* which part of it */
+    uint64_t start[MODEL_JOBS]; /* tag of its flow before it was taken */
     uint32_t n;
     uint32_t generation;
 };
@@ -58,6 +59,8 @@ struct model {
     struct model_thing *objects[MODEL_OBJECTS];
     struct model_batch batches[SCHED_BATCHES];
     uint64_t queue_order, virtual_ns;
+    bool plan_alone;        /* a job could not be planned beside a launch: the next batch waits for its end */
+    uint32_t plan_jobs_max; /* halved when a plan fails, doubled when one succeeds; 0: no limit */
     bool draining, drain_expired, fatal, exited;
     bool quiet; /* no further events of their own accord */
 };
@@ -74,6 +77,7 @@ uint32_t model_count(const struct model *m, enum model_state state);
 uint32_t model_parts(const struct model_job *j);
 bool model_queued(const struct model_job *j); /* it has a part to give */
 uint64_t model_weight(const struct model_peer *p);
+uint32_t model_running(const struct model *m); /* launches */
 uint64_t model_scaled(const struct model *m, uint64_t ns);
 /* Out of all batches and into DUE. */
 void model_due(struct model *m, struct model_job *j, enum mla_status code);

@@ -30,7 +30,9 @@ static struct {
     struct sched_peer peers[26];
     uint64_t now_us;
     bool by_hand;
-    size_t n_actions; /* of the line being written */
+    uint32_t plan_most; /* jobs that can be planned together; 0: any number */
+    char culprits[128]; /* names of jobs that cannot be planned, one blank behind each */
+    size_t n_actions;   /* of the line being written */
     char text[1 << 18];
     size_t length;
 } st;
@@ -153,6 +155,19 @@ static uint64_t predicted(const struct sched_batch *batch)
     return ns;
 }
 
+static bool can_plan(struct sched_batch *batch)
+{
+    if (st.plan_most > 0 && batch->n_jobs > st.plan_most)
+        return false;
+    list_for_each (node, &batch->jobs) {
+        char name[24];
+        snprintf(name, sizeof(name), "%s ", ((const struct actor *)(const void *)sched_part_at(node)->job)->name);
+        if (strstr(st.culprits, name) != NULL)
+            return false;
+    }
+    return true;
+}
+
 static void carry_out(void)
 {
     struct sched_action a;
@@ -163,6 +178,7 @@ static void carry_out(void)
             sched_step(&st.sched, &(struct sched_event){.kind = SCHED_PLANNED,
                                                         .now_ns = st.now_us * 1000,
                                                         .batch = a.batch,
+                                                        .code = can_plan(a.batch) ? MLA_OK : MLA_OUT_OF_MEMORY,
                                                         .predicted_ns = predicted(a.batch),
                                                         .generation = a.generation});
     }
@@ -206,6 +222,16 @@ void at(uint64_t us)
 void weight(const char *peer, uint32_t weight)
 {
     sched_peer_weigh(&st.sched, &st.peers[peer[0] - 'a'], weight);
+}
+
+void plans_fail_for(const char *jobs)
+{
+    snprintf(st.culprits, sizeof(st.culprits), "%s ", jobs);
+}
+
+void plans_hold(uint32_t jobs)
+{
+    st.plan_most = jobs;
 }
 
 void plans_by_hand(void)

@@ -41,6 +41,10 @@ void story_submit(const struct story_job *job);
 void at(uint64_t us);                           /* moves the time forward */
 void weight(const char *peer, uint32_t weight); /* no event, and none of its line */
 void plans_by_hand(void);                       /* from now on STAGE is answered by planned(), else at once */
+/* From now on plans fail, OUT_OF_MEMORY, that hold one of these jobs (one blank between names), or more jobs than that.
+ */
+void plans_fail_for(const char *jobs);
+void plans_hold(uint32_t jobs);
 
 void ready(const char *job);
 void ready_aborted(const char *job);

@@ -354,6 +354,8 @@ START_TEST(staged_cannot_be_planned)
     cannot_plan("B.1", MLA_OUT_OF_MEMORY);
     cannot_plan("A.1", MLA_INTERNAL); /* stale */
     cannot_plan("A.2", MLA_OUT_OF_MEMORY);
+    cannot_plan("A.3", MLA_OUT_OF_MEMORY);
+    cannot_plan("A.4", MLA_OUT_OF_MEMORY);
     tells("0 SUBMIT x1 -> STAGE A.1{x1}\n"
           "0 PLANNED A.1 -> LAUNCH #1 A.1{x1}\n"
           "0 SUBMIT x2 -> STAGE B.1{x2}\n"
@@ -362,7 +364,9 @@ START_TEST(staged_cannot_be_planned)
           "0 DONE A -> REPLY x1 OK\n"
           "0 PLANNED B.1 OUT_OF_MEMORY -> REPLY x2 OUT_OF_MEMORY, STAGE A.2{a1 b1}\n"
           "0 PLANNED A.1 INTERNAL -> nothing\n"
-          "0 PLANNED A.2 OUT_OF_MEMORY -> REPLY a1 OUT_OF_MEMORY, REPLY b1 OUT_OF_MEMORY\n");
+          "0 PLANNED A.2 OUT_OF_MEMORY -> STAGE A.3{a1}\n"
+          "0 PLANNED A.3 OUT_OF_MEMORY -> REPLY a1 OUT_OF_MEMORY, STAGE A.4{b1}\n"
+          "0 PLANNED A.4 OUT_OF_MEMORY -> REPLY b1 OUT_OF_MEMORY\n");
     ck_assert_ptr_nonnull(job_named("b1")->batch); /* where the caller may keep the reason */
 }
 END_TEST

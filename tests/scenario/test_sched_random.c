@@ -62,6 +62,8 @@ START_TEST(any_events_in_any_order)
     ck_assert_uint_gt(stats.in_parts, 0);
     ck_assert_uint_gt(stats.urgent_first, 0);
     ck_assert_uint_gt(stats.weighed, 0);
+    ck_assert_uint_gt(stats.parted, 0);
+    ck_assert_uint_gt(stats.alone, 0);
 }
 END_TEST
 

@@ -169,7 +169,7 @@ static const char *workspace(void)
     return gpu_is_fake() ? "device.workspace_bytes=64M" : "device.workspace_bytes=256M";
 }
 
-void gpu_daemon_start(struct daemon *d, const char *rules)
+static void prepare(const char *rules)
 {
     snprintf(files, sizeof(files), "/tmp/mlad-gpu-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(files));
@@ -179,7 +179,19 @@ void gpu_daemon_start(struct daemon *d, const char *rules)
     if (gpu_is_fake())
         gpu_daemon_rules(rules);
     fake_environment(true);
+}
+
+void gpu_daemon_start(struct daemon *d, const char *rules)
+{
+    prepare(rules);
     daemon_start(d, "daemon.backend=cuda", "scheduler.max_launch_us=0", workspace(), NULL);
+    fake_environment(false);
+}
+
+void gpu_daemon_start_with(struct daemon *d, const char *rules, const char *const sets[3])
+{
+    prepare(rules);
+    daemon_start(d, "daemon.backend=cuda", "scheduler.max_launch_us=0", workspace(), sets[0], sets[1], sets[2], NULL);
     fake_environment(false);
 }
 

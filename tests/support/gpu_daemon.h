@@ -34,6 +34,8 @@ const char *gpu_isolation(void);
 /* daemon_start() with the CUDA backend and 64 MiB of workspace; long jobs are not cut into launches. rules: of the fake
  * driver in the daemon, "" for none; ignored on a real one. */
 void gpu_daemon_start(struct daemon *d, const char *rules);
+/* The same with three more keys, "section.key=value". */
+void gpu_daemon_start_with(struct daemon *d, const char *rules, const char *const sets[3]);
 /* Another one behind the first, on the same socket. */
 void gpu_daemon_start_again(struct daemon *d);
 /* Replaces the rules. */

@@ -307,6 +307,7 @@ static const struct {
 } plain[] = {
     {"mlad_batches_total", "", &metrics.batches},
     {"mlad_plans_total", "", &metrics.stages},
+    {"mlad_plans_failed_total", "", &metrics.plans_failed},
     {"mlad_tiles_total", "", &metrics.tiles},
     {"mlad_items_total", "", &metrics.items},
     {"mlad_split_tiles_total", "", &metrics.reduces},
