@@ -61,8 +61,8 @@ static int check(struct app_client *client, const struct mla_define_cache_reques
     if ((*region)->mem.sync)
         return refuse(err, MLA_NOT_FOUND, "region", r->region, 0, "no such region on this connection");
     if (client->n_caches >= config->max_caches)
-        return refuse(err, MLA_QUOTA, NULL, client->n_caches + 1u, config->max_caches,
-                      "the client has as many caches as it may");
+        return (int)client_over_quota(client, err, NULL, client->n_caches + 1u, config->max_caches,
+                                      "the client has as many caches as it may");
     if (r->tokens_per_page != MLA_PAGE_TOKENS)
         return refuse(err, MLA_UNSUPPORTED, "tokens_per_page", r->tokens_per_page, MLA_PAGE_TOKENS,
                       "pages have 64 tokens");
@@ -296,8 +296,8 @@ void cache_attach(struct app_client *client, const struct net_request *request)
     uint32_t uid = r->has_owner_uid ? r->owner_uid : (uint32_t)client->creds.uid;
     if (client->n_attachments >= app->config->max_caches) {
         struct mla_error err = {0};
-        refuse(&err, MLA_QUOTA, NULL, client->n_attachments + 1u, app->config->max_caches,
-               "the client has as many attachments as it may");
+        client_over_quota(client, &err, NULL, client->n_attachments + 1u, app->config->max_caches,
+                          "the client has as many attachments as it may");
         app_reply_status(client, MLA_MSG_ATTACH_CACHE, request->request_id, &err);
         return;
     }

@@ -58,6 +58,17 @@ void client_maybe_free(struct app_client *client)
     free(client);
 }
 
+enum mla_status client_over_quota(const struct app_client *client, struct mla_error *err, const char *field,
+                                  uint64_t value, uint64_t limit, const char *text)
+{
+    mla_error_set(err, MLA_QUOTA, field, "%s", text);
+    err->value = value;
+    err->limit = limit;
+    if (client->n_unanswered > 0)
+        err->retry_after_us = sched_retry_after_us(&client->app->sched, &client->sched);
+    return MLA_QUOTA;
+}
+
 void app_on_closed(void *user, struct net_peer *peer)
 {
     struct app *app = user;

@@ -46,12 +46,9 @@ static enum mla_status take_visible(struct app_client *client, const struct mla_
         return MLA_OK;
     uint64_t bytes = d->n_visible * sizeof(int32_t);
     uint64_t most = app->config->max_queued_bytes; /* which a reload may have made less than what is held */
-    if (bytes > most || client->queued_bytes > most - bytes) {
-        mla_error_set(err, MLA_QUOTA, "visible", "over the client's quota of queued bytes");
-        err->value = client->queued_bytes + bytes;
-        err->limit = app->config->max_queued_bytes;
-        return MLA_QUOTA;
-    }
+    if (bytes > most || client->queued_bytes > most - bytes)
+        return client_over_quota(client, err, "visible", client->queued_bytes + bytes, most,
+                                 "over the client's quota of queued bytes");
     job->visible = app_host_alloc(app, bytes, &job->abi.visible);
     if (job->visible == NULL)
         return mla_error_set(err, MLA_OUT_OF_MEMORY, "visible", "no device-readable memory for the counts");
@@ -96,13 +93,9 @@ static enum mla_status admit(struct app_client *client, const struct net_request
     const struct app_config *config = client->app->config;
     if (job_find(client, request->request_id) != NULL || step_has_id(client, request->request_id))
         return mla_error_set(err, MLA_ALREADY_EXISTS, "request_id", "a request of that id is in flight");
-    if (client->n_unanswered >= config->max_jobs_in_flight) {
-        mla_error_set(err, MLA_QUOTA, NULL, "the client has as many jobs in flight as it may");
-        err->value = client->n_unanswered + 1u;
-        err->limit = config->max_jobs_in_flight;
-        err->retry_after_us = sched_retry_after_us(&client->app->sched, &client->sched);
-        return MLA_QUOTA;
-    }
+    if (client->n_unanswered >= config->max_jobs_in_flight)
+        return client_over_quota(client, err, NULL, client->n_unanswered + 1u, config->max_jobs_in_flight,
+                                 "the client has as many jobs in flight as it may");
     return MLA_OK;
 }
 

@@ -20,12 +20,12 @@ static int over_quota(const struct app_client *client, uint64_t size, struct mla
 {
     const struct app_config *config = client->app->config;
     if (client->n_regions >= config->max_regions)
-        return refuse(err, MLA_QUOTA, NULL, client->n_regions + 1u, config->max_regions,
-                      "the client has as many regions as it may");
+        return (int)client_over_quota(client, err, NULL, client->n_regions + 1u, config->max_regions,
+                                      "the client has as many regions as it may");
     uint64_t most = config->max_mapped_bytes; /* which a reload may have made less than what is mapped */
     uint64_t left = most > client->mapped_bytes ? most - client->mapped_bytes : 0;
     if (size > left)
-        return refuse(err, MLA_QUOTA, "size", size, left, "over the client's quota of mapped bytes");
+        return (int)client_over_quota(client, err, "size", size, left, "over the client's quota of mapped bytes");
     return 0;
 }
 

@@ -367,6 +367,10 @@ void app_reply_status(struct app_client *client, uint16_t request_type, uint64_t
 struct app_client *client_new(struct app *app, struct net_peer *peer, const struct mla_hello_request *hello);
 void app_on_closed(void *app, struct net_peer *peer);
 void client_maybe_free(struct app_client *client);
+/* QUOTA, with the time after which jobs of the client that are in flight may have given back what counts; without any,
+ * time alone helps nothing, and none is said. */
+enum mla_status client_over_quota(const struct app_client *client, struct mla_error *err, const char *field,
+                                  uint64_t value, uint64_t limit, const char *text);
 
 /* ---- admin.c: what needs the admin right ---- */
 void admin_drain(struct app_client *client, const struct net_request *request);

@@ -261,17 +261,14 @@ static int admit(struct app_client *client, uint64_t request_id, struct mla_erro
         return (int)mla_error_set(err, MLA_DEVICE_LOST, NULL, "%s", mla_status_text(MLA_DEVICE_LOST));
     if (app->health == MLA_HEALTH_DRAINING)
         return (int)mla_error_set(err, MLA_DRAINING, NULL, "%s", mla_status_text(MLA_DRAINING));
-    if (client->n_unanswered >= config->max_jobs_in_flight) {
-        mla_error_set(err, MLA_QUOTA, NULL, "the client has as many jobs in flight as it may");
-        err->value = client->n_unanswered + 1u;
-        err->limit = config->max_jobs_in_flight;
-    } else if (app->n_steps >= config->total_jobs_in_flight) {
-        mla_error_set(err, MLA_OVERLOADED, NULL, "the daemon has as many steps in flight as it takes");
-        err->limit = config->total_jobs_in_flight;
-    } else {
+    if (client->n_unanswered >= config->max_jobs_in_flight)
+        return (int)client_over_quota(client, err, NULL, client->n_unanswered + 1u, config->max_jobs_in_flight,
+                                      "the client has as many jobs in flight as it may");
+    if (app->n_steps < config->total_jobs_in_flight)
         return 0;
-    }
-    err->retry_after_us = config->retry_after_us;
+    mla_error_set(err, MLA_OVERLOADED, NULL, "the daemon has as many steps in flight as it takes");
+    err->limit = config->total_jobs_in_flight;
+    err->retry_after_us = config->retry_after_us > 0 ? config->retry_after_us : 1;
     return (int)err->code;
 }
 

@@ -132,13 +132,11 @@ void tables_put(struct app_client *client, const struct net_request *request)
         mla_error_set(&err, MLA_ALREADY_EXISTS, "id", "drop that table set first; it is immutable");
         err.value = r->id;
     } else if (client->n_table_sets >= app->config->max_table_sets) {
-        mla_error_set(&err, MLA_QUOTA, "id", "the client has as many table sets as it may");
-        err.value = client->n_table_sets + 1u;
-        err.limit = app->config->max_table_sets;
+        client_over_quota(client, &err, "id", client->n_table_sets + 1u, app->config->max_table_sets,
+                          "the client has as many table sets as it may");
     } else if (bytes > app->config->max_queued_bytes || client->queued_bytes > app->config->max_queued_bytes - bytes) {
-        mla_error_set(&err, MLA_QUOTA, "pages", "over the client's quota of queued bytes");
-        err.value = client->queued_bytes + bytes;
-        err.limit = app->config->max_queued_bytes;
+        client_over_quota(client, &err, "pages", client->queued_bytes + bytes, app->config->max_queued_bytes,
+                          "over the client's quota of queued bytes");
     } else if ((set = calloc(1, sizeof(*set))) == NULL) {
         mla_error_set(&err, MLA_OUT_OF_MEMORY, NULL, "no memory for the table set");
     } else if (fill(app, set, r, &err) != 0) {

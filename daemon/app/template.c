@@ -103,8 +103,8 @@ static int charge(struct app_template *t, uint64_t bytes, const char *field, str
     struct app_client *client = t->client;
     uint64_t most = client->app->config->max_queued_bytes;
     if (bytes > most || client->queued_bytes > most - bytes)
-        return refuse(err, MLA_QUOTA, field, client->queued_bytes + bytes, most,
-                      "over the client's quota of queued bytes");
+        return (int)client_over_quota(client, err, field, client->queued_bytes + bytes, most,
+                                      "over the client's quota of queued bytes");
     client->queued_bytes += bytes;
     t->bytes += bytes;
     return 0;
@@ -312,8 +312,8 @@ static void open_template(struct app_client *client, const struct mla_template_o
     } else if (template_find(client, r->id) != NULL) {
         refuse(err, MLA_ALREADY_EXISTS, "id", r->id, 0, "a template of that id is open");
     } else if (client->n_templates >= TEMPLATES_MAX) {
-        refuse(err, MLA_QUOTA, "id", client->n_templates + 1u, TEMPLATES_MAX,
-               "the client has as many templates as it may");
+        client_over_quota(client, err, "id", client->n_templates + 1u, TEMPLATES_MAX,
+                          "the client has as many templates as it may");
     } else if ((t = calloc(1, sizeof(*t))) == NULL) {
         no_memory(err);
     } else {

@@ -25,6 +25,7 @@ static uint64_t retry_us(const struct sched *s, uint64_t ns)
 {
     uint64_t us = ns / 1000;
     us = us > s->config.retry_after_us ? us : s->config.retry_after_us;
+    us = us > 0 ? us : 1;
     return us > RETRY_MAX_US ? RETRY_MAX_US : us;
 }
 
@@ -38,8 +39,7 @@ static uint64_t at_share(const struct sched *s, const struct sched_peer *peer, u
 uint64_t sched_retry_after_us(const struct sched *s, const struct sched_peer *peer)
 {
     uint32_t jobs = peer->in_flight > 0 ? peer->in_flight : 1;
-    uint64_t us = retry_us(s, at_share(s, peer, sched_pace_scaled(s, peer->backlog_ns) / jobs));
-    return us > 0 ? us : 1;
+    return retry_us(s, at_share(s, peer, sched_pace_scaled(s, peer->backlog_ns) / jobs));
 }
 
 enum mla_status sched_admit(const struct sched *s, struct sched_job *job)

@@ -207,7 +207,7 @@ struct sched_config {
     uint64_t gather_ns;       /* an idle device waits so long for more than the first job */
     uint64_t lead_ns;         /* before the predicted end of a launch the next batch is formed */
     uint64_t backlog_max_ns;  /* predicted time of what is accepted and not launched; 0: no limit */
-    uint64_t retry_after_us;  /* the least that is told with OVERLOADED */
+    uint64_t retry_after_us;  /* the least that is told with OVERLOADED; 0 counts as 1 */
 };
 
 enum sched_event_kind {

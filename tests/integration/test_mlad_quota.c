@@ -21,6 +21,13 @@ static void refused(const struct mla_error *e, const char *field, uint64_t value
     ck_assert(e->text[0] != '\0');
 }
 
+/* Nothing of the client's is in flight: when it gives something back is its own affair. */
+static void refused_for_good(const struct mla_error *e, const char *field, uint64_t value, uint64_t limit)
+{
+    refused(e, field, value, limit);
+    ck_assert_uint_eq(e->retry_after_us, 0);
+}
+
 static void unregister(uint64_t region)
 {
     mla_message_init(&m, MLA_MSG_UNREGISTER_REGION);
@@ -54,10 +61,10 @@ START_TEST(regions)
     raw_region(&r, fd, 4096, MLA_ACCESS_READ);
     raw_sync(&r, &words); /* a sync page is one too */
     region_request(4096);
-    refused(&raw_call_fds(&r, &m, &fd, 1)->reply.status, "", 4, 3);
+    refused_for_good(&raw_call_fds(&r, &m, &fd, 1)->reply.status, "", 4, 3);
     mla_message_init(&m, MLA_MSG_REGISTER_SYNC);
     m.register_sync.size = 4096;
-    refused(&raw_call_fds(&r, &m, &fd, 1)->reply.status, "", 4, 3);
+    refused_for_good(&raw_call_fds(&r, &m, &fd, 1)->reply.status, "", 4, 3);
     raw_region(&second, fd, 4096, MLA_ACCESS_READ); /* per client */
     unregister(a);
     raw_region(&r, fd, 4096, MLA_ACCESS_READ);
@@ -74,13 +81,13 @@ START_TEST(mapped_bytes)
     int fd = raw_memfd(65536 + 4096, NULL);
     uint64_t a = raw_region(&r, fd, 65536 - 4096, MLA_ACCESS_READ);
     region_request(4097);
-    refused(&raw_call_fds(&r, &m, &fd, 1)->reply.status, "size", 4097, 4096);
+    refused_for_good(&raw_call_fds(&r, &m, &fd, 1)->reply.status, "size", 4097, 4096);
     uint64_t *words;
     raw_sync(&r, &words); /* takes what is left */
     region_request(1);
-    refused(&raw_call_fds(&r, &m, &fd, 1)->reply.status, "size", 1, 0);
+    refused_for_good(&raw_call_fds(&r, &m, &fd, 1)->reply.status, "size", 1, 0);
     region_request(65536 + 1);
-    refused(&raw_call_fds(&second, &m, &fd, 1)->reply.status, "size", 65537, 65536);
+    refused_for_good(&raw_call_fds(&second, &m, &fd, 1)->reply.status, "size", 65537, 65536);
     raw_region(&second, fd, 65536, MLA_ACCESS_READ);
     unregister(a);
     raw_region(&r, fd, 65536 - 4096, MLA_ACCESS_READ);
@@ -110,7 +117,7 @@ START_TEST(caches_and_attachments)
     m.define_cache.layout = MLA_CACHE_E4M3_576;
     m.define_cache.region = region;
     m.define_cache.num_pages = 1;
-    refused(&raw_call(&r, &m)->reply.status, "", 3, 2);
+    refused_for_good(&raw_call(&r, &m)->reply.status, "", 3, 2);
     mla_message_init(&m, MLA_MSG_DROP_CACHE);
     m.drop_cache.cache = a;
     raw_expect(&r, &m, MLA_OK, NULL);
@@ -128,7 +135,7 @@ START_TEST(caches_and_attachments)
     wait.attach_cache.name = "b";
     wait.attach_cache.wait_us = 60000000;
     raw_send(&second, &wait, 500, NULL, 0);
-    refused(&raw_call(&second, &m)->reply.status, "", 3, 2);
+    refused_for_good(&raw_call(&second, &m)->reply.status, "", 3, 2);
     struct mla_message detach;
     mla_message_init(&detach, MLA_MSG_DETACH_CACHE);
     detach.detach_cache.cache = one;
@@ -152,7 +159,7 @@ START_TEST(table_sets)
     m.put_table_set.kv_len_max = &zero;
     m.put_table_set.n_q_len = m.put_table_set.n_kv_len_max = 1;
     struct mla_message put = m;
-    refused(&raw_call(&r, &put)->reply.status, "id", 3, 2);
+    refused_for_good(&raw_call(&r, &put)->reply.status, "id", 3, 2);
     mla_message_init(&m, MLA_MSG_DROP_TABLE_SET);
     m.drop_table_set.id = 1;
     raw_expect(&r, &m, MLA_OK, NULL);
@@ -217,6 +224,7 @@ START_TEST(queued_bytes)
     ck_assert_str_eq(e->field, "visible");
     ck_assert_uint_eq(e->limit, 16384);
     ck_assert_uint_gt(e->value, 16384);
+    ck_assert_uint_gt(e->retry_after_us, 0);
     __atomic_store_n(&g.words[0], 1, __ATOMIC_RELEASE);
     ck_assert_int_eq(raw_wait(&g.r, 900)->reply.status.code, MLA_OK);
     raw_expect(&g.r, &m, MLA_OK, NULL);
@@ -291,6 +299,61 @@ START_TEST(jobs_of_all_clients)
 }
 END_TEST
 
+/* Each refusal for a quota, while a job of the client is in flight (0) and while none is (1). */
+START_TEST(when_to_try_again)
+{
+    static const uint32_t one = 1, zero = 0;
+    struct ground g;
+    daemon_start(&d, "limits.max_regions=3", "limits.max_caches=1", "limits.max_table_sets=2",
+                 "limits.max_jobs_in_flight=1", "scheduler.retry_after_us=777", NULL);
+    ground_open(&g, d.socket);
+    raw_open(&r, d.socket);
+    raw_open(&second, d.socket);
+    ground_decode(&g, &m);
+    m.decode.ready = ground_ref(g.sync, 0);
+    struct mla_message job = m;
+    if (_i == 0)
+        raw_send(&g.r, &job, 901, NULL, 0);
+
+    struct mla_message requests[4];
+    int fd = raw_memfd(4096, NULL);
+    region_request(4096);
+    requests[0] = m;
+    mla_message_init(&m, MLA_MSG_REGISTER_SYNC);
+    m.register_sync.size = 4096;
+    requests[1] = m;
+    mla_message_init(&m, MLA_MSG_DEFINE_CACHE);
+    m.define_cache.layout = MLA_CACHE_E4M3_576;
+    m.define_cache.region = g.kv_region;
+    m.define_cache.num_pages = 1;
+    requests[2] = m;
+    mla_message_init(&m, MLA_MSG_PUT_TABLE_SET);
+    m.put_table_set.id = 77;
+    m.put_table_set.q_len = &one;
+    m.put_table_set.kv_len_max = &zero;
+    m.put_table_set.n_q_len = m.put_table_set.n_kv_len_max = 1;
+    requests[3] = m;
+    for (unsigned i = 0; i < 4; i++) {
+        const struct mla_error *e = &raw_call_fds(&g.r, &requests[i], &fd, i < 2 ? 1 : 0)->reply.status;
+        ck_assert_msg(e->code == MLA_QUOTA, "request %u: %s", i, mla_status_name(e->code));
+        if (_i == 0)
+            ck_assert_msg(e->retry_after_us >= 777, "request %u: no time is said", i);
+        else
+            ck_assert_msg(e->retry_after_us == 0, "request %u: a time is said", i);
+    }
+    if (_i == 0) {
+        const struct mla_error *e = &raw_call(&g.r, &job)->reply.status;
+        refused(e, "", 2, 1);
+        ck_assert_uint_ge(e->retry_after_us, 777);
+        __atomic_store_n(&g.words[0], 1, __ATOMIC_RELEASE);
+        ck_assert_int_eq(raw_wait(&g.r, 901)->reply.status.code, MLA_OK);
+    }
+    ground_close(&g);
+    close(fd);
+    teardown();
+}
+END_TEST
+
 MLA_SUITE(mlad_quota)
 {
     TCase *tc = mla_tcase(suite, "quota");
@@ -301,4 +364,5 @@ MLA_SUITE(mlad_quota)
     tcase_add_test(tc, queued_bytes);
     tcase_add_test(tc, jobs_in_flight);
     tcase_add_test(tc, jobs_of_all_clients);
+    tcase_add_loop_test(tc, when_to_try_again, 0, 2);
 }

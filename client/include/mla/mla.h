@@ -153,7 +153,8 @@ struct mla_error_info {
     uint64_t index;              /* element of an array, or sequence */
     uint64_t value;              /* what was sent (errno with MLA_SYSTEM_ERROR) */
     uint64_t limit;              /* what would have been allowed */
-    uint64_t retry_after_us;     /* when trying again makes sense, with OVERLOADED and QUOTA; 0: not known */
+    uint64_t retry_after_us;     /* when trying again makes sense: with OVERLOADED, and with QUOTA while jobs of the
+                                    client are in flight; 0: time alone does not help */
     char text[MLA_ERROR_BYTES];
 };
 
