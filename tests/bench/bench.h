@@ -21,6 +21,7 @@ int bench_costs(int argc, char **argv, struct bench_report *report);
 int bench_cpu(int argc, char **argv, struct bench_report *report);
 int bench_mix(int argc, char **argv, struct bench_report *report);
 int bench_overhead(int argc, char **argv, struct bench_report *report);
+int bench_plan(int argc, char **argv, struct bench_report *report);
 int bench_rtt(int argc, char **argv, struct bench_report *report);
 int bench_shapes(int argc, char **argv, struct bench_report *report);
 int bench_step(int argc, char **argv, struct bench_report *report);

@@ -23,6 +23,7 @@ static const struct {
     {"mix", bench_mix, "small decodes beside a large one, with and without fairness, on a GPU [--ms N] [--rounds N]"},
     {"step", bench_step,
      "captured steps of 24 layers in process, by mlad shared and isolated, on a GPU [--ms N] [--rounds N]"},
+    {"plan", bench_plan, "how long planning a launch takes on this CPU, for an H200 [--samples N]"},
     {"costs", bench_costs,
      "the planner's cost constants from the CSV of shapes --splits: --from FILE [--units N] "
      "[--rows-per-unit N]"},

@@ -66,6 +66,15 @@ def bar(report, name, value):
     check(len(found) == 1 and close(found[0]["value"], value), f"bar \"{name}\": {found}, want {value}")
 
 
+def plan():
+    rows, report = run_files(["plan", "--samples", "20"])
+    check(len(rows) == 6, f"plan: {len(rows)} rows")
+    for row in rows:
+        rising(row, ["min_us", "p50_us", "p99_us"])
+        check(row["items"] >= row["tiles"] > 0, f"{row['name']}: {row['tiles']} tiles, {row['items']} items")
+        bar(report, row["name"], row["p50_us"])
+
+
 def rtt():
     rows, report = run_files(["rtt", "--rounds", "3", "--samples", "20", "--load", "60", "--mlad", MLAD])
     trips = [row for row in rows if "exchange" in row]
@@ -187,7 +196,7 @@ def exits():
         check(code == 2 and "--nonsense" in err, f"{name}: an unknown option: exit {code}, {err}")
 
 
-parts = [rtt] + ([exits, overhead, workers, mix, step, calibrate] if DRIVER else [])
+parts = [plan, rtt] + ([exits, overhead, workers, mix, step, calibrate] if DRIVER else [])
 for part in parts:
     part()
 for failure in failures:
