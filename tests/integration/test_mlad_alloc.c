@@ -9,6 +9,7 @@
 
 #include "tests/support/check_main.h"
 #include "tests/support/daemon_fixture.h"
+#include "tests/support/step_worker.h"
 #include "tests/support/worker.h"
 
 #define PAGES  8
@@ -95,6 +96,34 @@ START_TEST(no_allocation_per_request)
 }
 END_TEST
 
+/* Steps, of a client that has a template open. */
+START_TEST(no_allocation_per_step)
+{
+    static struct step_worker w;
+    start("scheduler.max_launch_us=0", "daemon.spin_us=0");
+    struct mla_client *client = worker_open(d.socket, "steps");
+    step_worker_new(client, &w, 4, 3);
+    uint64_t before = 0;
+    for (int round = 0; round < WARM + ROUNDS; round++) {
+        if (round == WARM)
+            before = __atomic_load_n(allocations, __ATOMIC_RELAXED);
+        mla_request_id request;
+        step_worker_fill(&w, (uint32_t)round % STEP_VARIANTS);
+        worker_ok(client, mla_step_submit(w.tmpl, NULL, NULL, NULL, &request));
+        worker_expect(client, mla_dispatch(client, 0), MLA_PENDING);
+        ck_assert(step_worker_stream(&w, 0, w.n_layers));
+        step_worker_wait(&w, request, MLA_OK);
+    }
+    step_worker_check(&w, (WARM + ROUNDS - 1) % STEP_VARIANTS);
+    uint64_t taken = __atomic_load_n(allocations, __ATOMIC_RELAXED) - before;
+    ck_assert_uint_gt(before, 20); /* or nothing is counted */
+    ck_assert_msg(taken <= ROUNDS / 20, "%llu allocations for %d steps", (unsigned long long)taken, ROUNDS);
+    step_worker_free(client, &w);
+    mla_close(client);
+    daemon_stop(&d, SIGTERM, 0);
+}
+END_TEST
+
 /* A client that spins does not sleep while it waits; one that does not sleeps for each answer. */
 START_TEST(a_client_that_spins)
 {
@@ -130,5 +159,6 @@ MLA_SUITE(mlad_alloc)
 {
     TCase *tc = mla_tcase(suite, "allocations");
     tcase_add_loop_test(tc, no_allocation_per_request, 0, 3);
+    tcase_add_test(tc, no_allocation_per_step);
     tcase_add_loop_test(tc, a_client_that_spins, 0, 2);
 }
