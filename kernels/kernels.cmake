@@ -44,11 +44,12 @@ reduce_ctas_per_tile = 256
 ${mlad_generic_costs}" PARENT_SCOPE)
 endfunction()
 
-# sm90: the tuned kernel of Hopper; a cluster of two CTAs has 128 rows. Costs: as in kernels/plan/presets.c. VARIANT: "", or -WHAT for one that is made with other DEFINES and taken by its name only:
-# the benchmark compares it.
-function(mlad_sm90_kernel VARIANT SHARED_BYTES)
+# sm90: the tuned kernel of Hopper; a cluster of CLUSTER CTAs has 64 rows for each. Costs: as in kernels/plan/presets.c.
+# VARIANT: "", or -WHAT for one that is made with other DEFINES and taken by its name only.
+function(mlad_sm90_kernel VARIANT CLUSTER SHARED_BYTES)
+  math(EXPR rows "64 * ${CLUSTER}")
   mlad_kernel(OUTPUT sm90${VARIANT}.cubin SOURCE sm90/decode.cu ARCH sm_90a
-    DEFINES MLA_SM90_SHARED_BYTES=${SHARED_BYTES} ${ARGN})
+    DEFINES MLA_SM90_CLUSTER=${CLUSTER} MLA_SM90_SHARED_BYTES=${SHARED_BYTES} ${ARGN})
   set(by_name_only "")
   if(VARIANT)
     set(by_name_only "by_name_only = 1\n")
@@ -70,8 +71,8 @@ decode_entry = mla_decode_sm90
 decode_threads = 512
 decode_shared_bytes = ${SHARED_BYTES}
 tile_rows = 256
-rows_per_unit = 128
-ctas_per_unit = 2
+rows_per_unit = ${rows}
+ctas_per_unit = ${CLUSTER}
 min_pages_per_split = 8
 max_pages_per_item = 2048
 reduce_file = reduce-sm_90a.cubin
@@ -138,8 +139,9 @@ file(STRINGS abi/abi.h mlad_abi_line REGEX "^#define MLA_ABI_VERSION ")
 string(REGEX MATCH "[0-9]+" MLAD_KERNEL_ABI "${mlad_abi_line}")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/abi/abi.h")
 
-mlad_sm90_kernel("" 225976)
-mlad_sm90_kernel(-nopromotion 225976 MLA_SM90_PROMOTION=0)
+mlad_sm90_kernel("" 2 225976)
+mlad_sm90_kernel(-64 1 209592)
+mlad_sm90_kernel(-nopromotion 2 225976 MLA_SM90_PROMOTION=0)
 mlad_generic_kernel(sm_90a cubin 2 124928 90 90)
 mlad_generic_kernel(compute_80 ptx 1 88064 80 9999 sm_80 sm_90 sm_100 sm_120)
 mlad_mla1_kernel(222800)

@@ -34,8 +34,9 @@ struct mla_kernels {
     CUfunction prepare;
     CUfunction decode;
     CUfunction reduce;
-    uint32_t reduce_ctas; /* of the reducer that run at the same time */
-    bool programmatic;    /* mla_kernels_options */
+    uint32_t reduce_ctas;         /* of the reducer that run at the same time */
+    bool programmatic;            /* mla_kernels_options */
+    struct mla_kernels *few_rows; /* owned; NULL: none */
 };
 
 /* The directory with a manifest: options', $MLA_KERNELS_DIR, "kernels" beside the program or in one of the two folders
@@ -46,6 +47,10 @@ int kernels_find_directory(const struct mla_kernels_options *options, char *dire
 
 /* tensor_maps.c: the two maps of a job's plane to to. absent: an address for a plane that has none. 0 or -EINVAL. */
 int kernels_tensor_maps(struct mla_kernels *kernels, const struct mla_abi_job *job, uint64_t absent, void *to);
+
+/* choose.c: whether the launch of a request is faster with the second kernels, whose units have fewer rows. */
+bool kernels_prefer_few_rows(const struct mla_kernels_facts *first, const struct mla_kernels_facts *few,
+                             const struct plan_request *request);
 
 /* units.c: what kernels with a prepare kernel need beside abi.h. */
 static inline bool kernels_have_units(const struct mla_kernels *kernels)

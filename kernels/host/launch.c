@@ -190,7 +190,7 @@ static struct grid decode_grid(const struct mla_kernels *k, const struct mla_ker
     uint64_t units = (uint64_t)launch->abi.n_items * (s->tile_rows / s->rows_per_unit);
     if (kernels_have_units(k)) {
         units = kernels_clusters_of_units(k, kernels_units_of_launch(launch));
-        grid.cluster = s->ctas_per_unit;
+        grid.cluster = s->ctas_per_unit > 1 ? s->ctas_per_unit : 0;
         grid.programmatic = k->programmatic;
     }
     grid.ctas = units * s->ctas_per_unit;

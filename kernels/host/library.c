@@ -135,7 +135,7 @@ static CUresult ask_occupancy(const struct mla_kernels *k, uint64_t *units)
                              .attrs = &cluster,
                              .numAttrs = 1};
     CUresult result;
-    if (kernels_have_units(k)) {
+    if (kernels_have_units(k) && s->ctas_per_unit > 1) {
         result = k->driver->cuOccupancyMaxActiveClusters(&n, k->decode, &config);
         *units = (uint64_t)n;
         return result;
@@ -215,6 +215,40 @@ static int open_section(const struct opening *o)
     return rc;
 }
 
+static struct mla_kernels *new_kernels(const struct cuda_driver *driver, bool programmatic)
+{
+    struct mla_kernels *k = calloc(1, sizeof *k);
+    if (!k)
+        return NULL;
+    k->driver = driver;
+    k->programmatic = programmatic;
+    pthread_mutex_init(&k->maps.lock, NULL);
+    return k;
+}
+
+/* The section's few_rows. Where the device cannot run those, the section does all launches. */
+static int open_few_rows(const struct opening *of, const struct kernels_manifest *manifest, int shared_bytes)
+{
+    const struct kernels_section *section = kernels_manifest_find(manifest, of->k->section.few_rows);
+    if (!fits(section, of->k->facts.compute_capability, shared_bytes))
+        return 0;
+    struct opening o = *of;
+    o.k = new_kernels(of->k->driver, of->k->programmatic);
+    if (!o.k) {
+        snprintf(o.why, o.why_bytes, "no memory");
+        return -ENOMEM;
+    }
+    o.k->section = *section;
+    o.k->facts = of->k->facts;
+    memcpy(o.k->facts.variant, section->name, sizeof section->name);
+    int rc = open_section(&o);
+    if (rc == 0)
+        of->k->few_rows = o.k;
+    else
+        mla_kernels_close(o.k);
+    return rc == -ENOTSUP ? 0 : rc;
+}
+
 static int open_in(struct opening *o, const struct mla_kernels_options *options)
 {
     struct kernels_manifest manifest;
@@ -239,7 +273,7 @@ static int open_in(struct opening *o, const struct mla_kernels_options *options)
     rc = -ENOTSUP;
     while (rc == -ENOTSUP && choose(o, &manifest, variant, shared_bytes, &at))
         rc = open_section(o);
-    return rc;
+    return rc != 0 || o->k->section.few_rows[0] == '\0' ? rc : open_few_rows(o, &manifest, shared_bytes);
 }
 
 int mla_kernels_open(const struct cuda_driver *driver, const struct mla_kernels_options *options,
@@ -250,14 +284,11 @@ int mla_kernels_open(const struct cuda_driver *driver, const struct mla_kernels_
         snprintf(why, why_bytes, "options of %zu bytes are not of this version", options->size);
         return -EINVAL;
     }
-    struct opening o = {.k = calloc(1, sizeof *o.k), .why = why, .why_bytes = why_bytes};
+    struct opening o = {.k = new_kernels(driver, options && options->programmatic), .why = why, .why_bytes = why_bytes};
     if (!o.k) {
         snprintf(why, why_bytes, "no memory");
         return -ENOMEM;
     }
-    o.k->driver = driver;
-    o.k->programmatic = options && options->programmatic;
-    pthread_mutex_init(&o.k->maps.lock, NULL);
     int rc = open_in(&o, options);
     if (rc != 0) {
         mla_kernels_close(o.k);
@@ -271,6 +302,7 @@ void mla_kernels_close(struct mla_kernels *kernels)
 {
     if (!kernels)
         return;
+    mla_kernels_close(kernels->few_rows); /* which has none of its own */
     unload(kernels);
     pthread_mutex_destroy(&kernels->maps.lock);
     free(kernels);

@@ -40,7 +40,8 @@
     X(prepare_file)                                                                                                    \
     X(prepare_entry)                                                                                                   \
     X(reduce_file)                                                                                                     \
-    X(reduce_entry)
+    X(reduce_entry)                                                                                                    \
+    X(few_rows)
 
 static const struct number {
     const char *name;
@@ -107,12 +108,20 @@ static bool set_word(struct reader *r, struct kernels_section *section, const st
     return true;
 }
 
-static struct kernels_section *section_of(struct reader *r, const char *name)
+const struct kernels_section *kernels_manifest_find(const struct kernels_manifest *m, const char *name)
 {
-    struct kernels_manifest *m = r->manifest;
     for (uint32_t i = 0; i < m->n_sections; i++)
         if (strcmp(m->sections[i].name, name) == 0)
             return &m->sections[i];
+    return NULL;
+}
+
+static struct kernels_section *section_of(struct reader *r, const char *name)
+{
+    struct kernels_manifest *m = r->manifest;
+    const struct kernels_section *there = kernels_manifest_find(m, name);
+    if (there)
+        return &m->sections[there - m->sections];
     if (m->n_sections == KERNELS_MANIFEST_SECTIONS || name[0] == '\0' || strlen(name) >= sizeof m->sections[0].name)
         return NULL;
     struct kernels_section *section = &m->sections[m->n_sections++];
@@ -139,7 +148,7 @@ static int take(void *user, const char *section_name, const char *name, const ch
 /* The keys of the prepare kernel come together or not at all. */
 static bool is_optional(const struct kernels_section *section, const char *name)
 {
-    if (strcmp(name, "by_name_only") == 0)
+    if (strcmp(name, "by_name_only") == 0 || strcmp(name, "few_rows") == 0)
         return true;
     return strncmp(name, "prepare_", 8) == 0 && section->prepare_threads == 0 && section->prepare_file[0] == '\0' &&
            section->prepare_entry[0] == '\0';
@@ -177,6 +186,30 @@ static int check(const char *path, const struct kernels_section *section, char *
     return 0;
 }
 
+/* The planner's parts of jobs, and what their partials take at least, have to be the same for both. */
+static int check_few_rows(const char *path, const struct kernels_manifest *m, const struct kernels_section *section,
+                          char *why, size_t why_bytes)
+{
+    if (section->few_rows[0] == '\0')
+        return 0;
+    const struct kernels_section *few = kernels_manifest_find(m, section->few_rows);
+    if (!few) {
+        snprintf(why, why_bytes, "%s: few_rows of [%s] is %s, which is no section", path, section->name,
+                 section->few_rows);
+        return -EINVAL;
+    }
+    if (few->few_rows[0] != '\0' || few->rows_per_unit >= section->rows_per_unit ||
+        few->tile_rows != section->tile_rows || few->max_pages_per_item != section->max_pages_per_item) {
+        snprintf(
+            why, why_bytes,
+            "%s: few_rows of [%s] is [%s], which has one of its own, as many rows to a unit, or other tile_rows or "
+            "max_pages_per_item",
+            path, section->name, few->name);
+        return -EINVAL;
+    }
+    return 0;
+}
+
 int kernels_manifest_read(const char *path, struct kernels_manifest *manifest, char *why, size_t why_bytes)
 {
     struct reader reader = {.manifest = manifest};
@@ -198,6 +231,11 @@ int kernels_manifest_read(const char *path, struct kernels_manifest *manifest, c
     }
     for (uint32_t i = 0; i < manifest->n_sections; i++) {
         int rc = check(path, &manifest->sections[i], why, why_bytes);
+        if (rc != 0)
+            return rc;
+    }
+    for (uint32_t i = 0; i < manifest->n_sections; i++) {
+        int rc = check_few_rows(path, manifest, &manifest->sections[i], why, why_bytes);
         if (rc != 0)
             return rc;
     }

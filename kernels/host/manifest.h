@@ -15,6 +15,9 @@
  *     ctas_per_unit = 1
  *     min_pages_per_split = 8
  *     max_pages_per_item = 0           struct plan_device
+ *     few_rows = ...                   may be left out: the section whose kernels take over the launches that they
+ *                                      are faster for. Of the same tile_rows and max_pages_per_item, with fewer rows
+ *                                      to a unit, and no few_rows of its own
  *     prepare_file = ...               these three together, or none of them: a kernel that runs before the other two,
  *     prepare_entry, prepare_threads   a CTA per sequence. The split-KV kernel then takes struct mla_sm90_launch, and
  *                                      runs as clusters of ctas_per_unit that share out the units
@@ -47,6 +50,7 @@ struct kernels_section {
     char prepare_entry[64];
     char reduce_file[96];
     char reduce_entry[64];
+    char few_rows[64]; /* empty: none */
     uint32_t abi;
     uint32_t by_name_only;
     uint32_t min_compute_capability;
@@ -69,6 +73,9 @@ struct kernels_manifest {
     struct kernels_section sections[KERNELS_MANIFEST_SECTIONS];
     uint32_t n_sections;
 };
+
+/* The section of a name; NULL when there is none. */
+const struct kernels_section *kernels_manifest_find(const struct kernels_manifest *manifest, const char *name);
 
 /* Reads a manifest and checks it. 0; -ENOENT when the file cannot be opened; -EINVAL with file, line or section and
  * what is wrong in why, also for another MLA_ABI_VERSION. */

@@ -1,13 +1,14 @@
 /* libmla-kernels: the decode kernels and their planner as a C library that launches on the caller's stream. mlad's CUDA
  * backend is one caller of it.
  *
- * Use: mla_kernels_open() in the context of the GPU; fill a plan_request from mla_kernels_facts()
- * (kernels/plan/plan.h), plan_build(); write plan and records into a blob (mla_kernels_blob_write) and copy it to
- * device memory, once for a graph that is replayed, by cuMemcpyHtoDAsync in front of a single launch;
- * mla_kernels_launch(). Pinned host memory that the device reads is possible, too, and slow: every kernel then follows
- * chains of records over the bus, which cost small batches 50 us and more. A launch allocates nothing, waits for
- * nothing and may be captured into a CUDA graph; a replay reads lengths, tables and data anew wherever they are
- * device-resident.
+ * Use: mla_kernels_open() in the context of the GPU; describe jobs and sequences in a plan_request
+ * (kernels/plan/plan.h); take the kernels for it by mla_kernels_for(), its device, costs and tile_rows from their
+ * mla_kernels_facts(), and make all further calls with them: plan_build(); write plan and records into a blob
+ * (mla_kernels_blob_write) and copy it to device memory, once for a graph that is replayed, by cuMemcpyHtoDAsync in
+ * front of a single launch; mla_kernels_launch(). Pinned host memory that the device reads is possible, too, and slow:
+ * every kernel then follows chains of records over the bus, which cost small batches 50 us and more. A launch allocates
+ * nothing, waits for nothing and may be captured into a CUDA graph; a replay reads lengths, tables and data anew
+ * wherever they are device-resident.
  *
  * Results: 0, or -errno with a sentence where there is a why. Threads: a handle may be used from several threads when
  * the context is current there; launches of one workspace must be ordered by the caller.
@@ -61,6 +62,24 @@ int mla_kernels_open(const struct cuda_driver *driver, const struct mla_kernels_
 void mla_kernels_close(struct mla_kernels *kernels);
 
 const struct mla_kernels_facts *mla_kernels_facts(const struct mla_kernels *kernels);
+
+/* Some sections of the manifest have a second one beside them (few_rows), whose units have fewer rows: faster where the
+ * rows of a sequence would leave half of a unit empty. NULL where there is none. The handle's, and closed with it; has
+ * none of its own. */
+struct mla_kernels *mla_kernels_few_rows(struct mla_kernels *kernels);
+
+/* The kernels to plan and launch a request with: the second ones when they are expected to read the pages of all units
+ * in less than 95 % of the time, else those of the handle. By the request's heads, jobs and sequences alone; its device
+ * and costs need not be filled in. With rows r = heads * q_len and pages p = ceil(kv_len / 64) of each sequence that
+ * time is the sum of ceil(r / rows_per_unit) * p, times page_ns, over resident_units.
+ *
+ * Both round differently. A batch-invariant job is therefore weighed alone and whole: a request with such jobs gets the
+ * second kernels when all of these would, whatever else is in it. Those that alone get the second ones and those that
+ * do not have to be launched apart. */
+struct mla_kernels *mla_kernels_for(struct mla_kernels *kernels, const struct plan_request *request);
+
+/* Those whose facts a plan was made by (plan.rows_per_unit): of the handle, or its second ones. */
+struct mla_kernels *mla_kernels_of_plan(struct mla_kernels *kernels, const struct plan *plan);
 
 /* A launch as the loaded kernels take it, filled by mla_kernels_blob_write(). */
 struct mla_kernels_launch {

@@ -290,14 +290,15 @@ static void write_parts(const struct mla_kernels *k, const struct plan *plan, ui
         struct mla_sm90_seq *seq = &seqs[tile->seq];
         struct mla_sm90_part *to = parts + (seq->parts - address) / sizeof *parts + seq->n_parts;
         bool split = item->partial_row != MLA_ABI_NO_PARTIAL;
-        for (uint32_t row = 0; row < tile->rows; row += MLA_SM90_UNIT_ROWS) {
+        const uint32_t unit_rows = k->section.rows_per_unit;
+        for (uint32_t row = 0; row < tile->rows; row += unit_rows) {
             uint32_t rows = tile->rows - row;
             *to++ = (struct mla_sm90_part){
                 .unit = given[clusters_give(&clusters, duration_of(&k->facts.costs, item))]++,
                 .page_begin = item->page_begin,
                 .page_end = item->page_end,
                 .row0 = tile->first_row + row,
-                .rows = rows < MLA_SM90_UNIT_ROWS ? rows : MLA_SM90_UNIT_ROWS,
+                .rows = rows < unit_rows ? rows : unit_rows,
                 .split = split,
                 .partial_row = split ? (int64_t)item->partial_row - tile->first_row : 0,
             };

@@ -256,6 +256,7 @@ static void sum_up(struct plan_work *w)
         if (plan->tiles[t].n_items > plan->max_splits)
             plan->max_splits = plan->tiles[t].n_items;
     }
+    plan->rows_per_unit = w->request->device.rows_per_unit;
     plan->waves = plan_div_up(plan->item_units, w->request->device.resident_units);
     plan->workspace_bytes = (uint64_t)plan->partial_rows * MLA_ABI_PARTIAL_ROW_BYTES;
 }

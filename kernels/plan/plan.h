@@ -102,6 +102,7 @@ struct plan {
     uint32_t n_items;
     uint32_t n_reduces;
     uint32_t max_splits;      /* largest n_items of a tile */
+    uint32_t rows_per_unit;   /* the request's: of the kernels that the plan is for */
     uint32_t item_units;      /* units of all items together */
     uint32_t waves;           /* ceil(item_units / resident_units) */
     uint32_t partial_rows;    /* rows of the workspace */

@@ -17,12 +17,22 @@ __device__ __forceinline__ void tma_load_3d_multicast(uint32_t to, uint64_t map,
                  : "memory");
 }
 
+/* The same to this CTA alone. */
+__device__ __forceinline__ void tma_load_3d(uint32_t to, uint64_t map, int x, int y, int z, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+                 : "memory");
+}
+
 /* Shared memory of this CTA to shared memory of another one of the cluster. bytes: a multiple of 16. */
 __device__ __forceinline__ void bulk_copy_to_peer(uint32_t to, uint32_t from, uint32_t bytes, uint32_t barrier)
 {
-    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                 "r"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+        "r"(from), "r"(bytes), "r"(barrier)
+        : "memory");
 }
 
 /* A tensor map that an earlier kernel or copy wrote to global memory may be used by this thread from here on. */

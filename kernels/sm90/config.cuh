@@ -1,4 +1,6 @@
-/* The shape of the Hopper kernel: a cluster of two CTAs for 128 rows, its shared memory, barriers and registers.
+/* The shape of the Hopper kernel: a cluster of two CTAs for 128 rows, its shared memory, barriers and registers. With
+ * MLA_SM90_CLUSTER 1 the same for 64 rows on one CTA, which has all channels of them: for sequences with few rows,
+ * which such units read twice as fast.
  *
  *   warps  0- 7  two PV warpgroups: O^T (256 of 512 channels of this CTA, 128 rows) in registers
  *   warps  8-15  two QK warpgroups: scores and softmax of this CTA's 64 rows, even and odd pages in turn
@@ -15,6 +17,12 @@
 namespace mla::sm90
 {
 
+#ifndef MLA_SM90_CLUSTER
+#define MLA_SM90_CLUSTER 2
+#endif
+constexpr uint32_t kCtas = MLA_SM90_CLUSTER; /* of a cluster */
+static_assert(kCtas == 1 || kCtas == 2, "as P is exchanged");
+
 constexpr uint32_t kThreads = 512;
 constexpr uint32_t kRegistersPv = 184;
 constexpr uint32_t kRegistersQk = 72;
@@ -25,12 +33,16 @@ constexpr uint32_t kStages = 4;  /* of K and of P */
 constexpr uint32_t kRefill = 16; /* entries of the load ring that are written at a time, 2 * kRefill pages ahead */
 constexpr uint32_t kLoadRing = 64;
 
-/* A stage of P: 128 rows x 64 keys of e4m3 (64-byte swizzle) in two blocks of 64 rows, each with 64 factors and a word
+/* O of a PV thread: values of blocks of 64 channels, of which a group has kBlocks, for the rows of a cluster. */
+constexpr int kBlocks = 4 / kCtas;
+constexpr int kValues = 32 * kCtas;
+
+/* A stage of P: rows x 64 keys of e4m3 (64-byte swizzle) in a block of 64 rows for each CTA, with 64 factors and a word
  * of flags: those of block 0 lie before it, those of block 1 behind it, so that a block is sent as one piece. */
 constexpr uint32_t kPBlock = 4096;
 constexpr uint32_t kPSent = kPBlock + 256 + 16;
 constexpr uint32_t kPData = 512; /* of the stage */
-constexpr uint32_t kPStage = 9216;
+constexpr uint32_t kPStage = kPData + kCtas * kPBlock + 512;
 __host__ __device__ constexpr uint32_t p_piece(uint32_t block)
 {
     return block == 0 ? kPData - 272 : kPData + kPBlock;

@@ -7,7 +7,7 @@
 static_assert(mla::sm90::smem::dynamic == MLA_SM90_SHARED_BYTES, "what the manifest says");
 #endif
 
-extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(mla::sm90::kThreads, 1)
+extern "C" __global__ void __cluster_dims__(MLA_SM90_CLUSTER, 1, 1) __launch_bounds__(mla::sm90::kThreads, 1)
     mla_decode_sm90(const __grid_constant__ mla_sm90_launch launch)
 {
     using namespace mla;
@@ -20,12 +20,12 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(mla::sm90
     if (tid == 0) {
         for (uint32_t s = 0; s < kStages; s++) {
             mbarrier_init(window + smem::k_full + 8 * s, 1);
-            mbarrier_init(window + smem::k_empty + 8 * s, 6); /* in each CTA: a QK thread and both PV groups */
+            mbarrier_init(window + smem::k_empty + 8 * s, 3 * kCtas); /* of a CTA: a QK thread and both PV groups */
             mbarrier_init(window + smem::p_full + 8 * s, 1);
-            mbarrier_init(window + smem::p_empty + 8 * s, 4);
+            mbarrier_init(window + smem::p_empty + 8 * s, 2 * kCtas);
         }
         mbarrier_init(window + smem::scale_full, 1);
-        mbarrier_init(window + smem::scale_empty, 4);
+        mbarrier_init(window + smem::scale_empty, 2 * kCtas);
         mbarrier_init_fence();
     }
     grid_wait();

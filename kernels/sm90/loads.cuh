@@ -95,16 +95,24 @@ __device__ __forceinline__ void load_page(uint32_t window, uint32_t g)
     uint32_t to = window + smem::k + stage * kKBytes;
     mbarrier_wait(window + smem::k_empty + 8 * stage, (g / kStages & 1) ^ 1);
     mbarrier_arrive_expect(full, kKBytes);
+    if (kCtas == 1) {
+#pragma unroll
+        for (int box = 0; box < 4; box++)
+            tma_load_3d(to + box * kBox, map, 128 * box, 0, page, full);
+        tma_load_3d(to + kRope, map + 128, 512, 0, page, full);
+        tma_load_3d(to + kRope + 2048, map + 128, 512, 32, page, full);
+        return;
+    }
     tma_load_3d_multicast(to + 2 * rank * kBox, map, 256 * static_cast<int>(rank), 0, page, full, 3);
     tma_load_3d_multicast(to + (2 * rank + 1) * kBox, map, 256 * static_cast<int>(rank) + 128, 0, page, full, 3);
     tma_load_3d_multicast(to + kRope + rank * 2048, map + 128, 512, 32 * static_cast<int>(rank), page, full, 3);
 }
 
-/* One arrival of a warpgroup at an "empty" barrier of both CTAs. */
-__device__ __forceinline__ void arrive_at_both(uint32_t barrier)
+/* One arrival of a warpgroup at an "empty" barrier of all CTAs of the cluster. */
+__device__ __forceinline__ void arrive_at_all(uint32_t barrier)
 {
     uint32_t t = thread_of_group();
-    if (t < 2)
+    if (t < kCtas)
         mbarrier_arrive_cluster(map_shared(barrier, t));
 }
 

@@ -19,19 +19,19 @@ __device__ __forceinline__ uint32_t cta()
 /* Units lists[cluster] to lists[cluster + 1] of the launch are this cluster's. */
 __device__ __forceinline__ uint32_t cluster_of_cta()
 {
-    return cta() >> 1;
+    return cta() / kCtas;
 }
 
 __device__ __forceinline__ uint32_t rank_of_cta()
 {
-    return cta() & 1;
+    return cta() % kCtas;
 }
 
 /* Shared addresses are those of the cluster's window, in which CTA r's memory begins at r << 24: what is added to a
  * place of config.cuh. Operand descriptors hold 18 bits only and do without. */
 __device__ __forceinline__ uint32_t window_of_cta()
 {
-    return (cta() & 1) << 24;
+    return rank_of_cta() << 24;
 }
 
 /* The first unit of cluster_of_cta() + next. */

@@ -16,9 +16,25 @@
 namespace mla::sm90
 {
 
-/* A vector is 8 values of O of a thread: 2 channels of 4 of its rows. A thread has as many of each of its two blocks of
- * 64 channels; vectors v move on page v of a window. */
-constexpr uint32_t kVectors = kWindow;
+/* A vector is 8 values of O of a thread: 2 channels of 4 of its rows. A thread has kVectors of each of its blocks of 64
+ * channels, 16 in all; two of them, `k` of these functions, move on page v of a window. */
+constexpr int kVectors = kValues / 8;
+static_assert(kBlocks * kVectors == 2 * kWindow, "all have moved in a window");
+__host__ __device__ constexpr int block_of(int v, int k)
+{
+    return kCtas == 2 ? k : 2 * (v & 1) + k;
+}
+
+__host__ __device__ constexpr int vector_of(int v)
+{
+    return kCtas == 2 ? v : v / 2;
+}
+
+/* The page of a window on which a vector moves. */
+__host__ __device__ constexpr int page_of(int block, int vector)
+{
+    return kCtas == 2 ? vector : 2 * vector + block / 2;
+}
 
 __device__ __forceinline__ uint64_t sums_of_thread(const mla_sm90_launch &launch)
 {
@@ -61,21 +77,23 @@ __device__ __forceinline__ void add_in_memory(uint64_t to, const uint32_t (&h)[4
 
 /* On page v of a window. done: pages of the unit before this one. */
 template <int v>
-__device__ __forceinline__ void promote(const mla_sm90_launch &launch, float (&o)[2][64], uint32_t done)
+__device__ __forceinline__ void promote(const mla_sm90_launch &launch, float (&o)[kBlocks][kValues], uint32_t done)
 {
     const uint64_t sums = sums_of_thread(launch);
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
+    for (int k = 0; k < 2; k++) {
+        constexpr int i = vector_of(v);
+        const int m = block_of(v, k);
         uint32_t h[4];
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            float &x = o[m][8 * v + 2 * e], &y = o[m][8 * v + 2 * e + 1], low, high;
+            float &x = o[m][8 * i + 2 * e], &y = o[m][8 * i + 2 * e + 1], low, high;
             h[e] = f16x2_of(x * (1.5f * kSumScale), y * (1.5f * kSumScale));
             f32_of(h[e], low, high); /* exact: what is left and what has moved are what there was */
             x = fmaf(low, -1.0f / kSumScale, x);
             y = fmaf(high, -1.0f / kSumScale, y);
         }
-        add_in_memory(sums + vector_at(m, v), h, done <= v);
+        add_in_memory(sums + vector_at(m, i), h, done <= v);
     }
 }
 
@@ -86,14 +104,16 @@ __device__ __forceinline__ void rescale_sums(uint64_t sums, uint32_t done, uint3
 {
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        if ((changed >> ((i >> 1) * 8 + (i & 1)) & 1) && done > static_cast<uint32_t>(first + i) >> 1) {
-            const uint32_t v = (first + i) >> 1;
+        if (changed >> ((i >> 1) * 8 + (i & 1)) & 1) {
+            const int vector = (first + i) >> 1;
             float x, y;
             load_shared_f32x2(factors + i * 32, x, y);
             const uint32_t f = f16x2_of(x, y);
 #pragma unroll
-            for (int m = 0; m < 2; m++) {
-                uint64_t at = sums + vector_at(m, v) + (i & 1) * 8;
+            for (int m = 0; m < kBlocks; m++) {
+                if (done <= static_cast<uint32_t>(page_of(m, vector)))
+                    continue;
+                uint64_t at = sums + vector_at(m, vector) + (i & 1) * 8;
                 uint32_t h[2];
                 asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];"
                              : "=r"(h[0]), "=r"(h[1])
@@ -107,11 +127,11 @@ __device__ __forceinline__ void rescale_sums(uint64_t sums, uint32_t done, uint3
 }
 
 /* All of it back into O, at the end of a unit. */
-__device__ __forceinline__ void collect(float (&o)[2][64], uint64_t sums, uint32_t done)
+__device__ __forceinline__ void collect(float (&o)[kBlocks][kValues], uint64_t sums, uint32_t done)
 {
     const float back = 1.0f / kSumScale;
 #pragma unroll
-    for (int v0 = 0; v0 < static_cast<int>(kVectors); v0 += 2) {
+    for (int v0 = 0; v0 < static_cast<int>(kWindow); v0 += 2) {
         __syncwarp(); /* loads do not move up across it */
         uint32_t h[4][4];
 #pragma unroll
@@ -119,7 +139,7 @@ __device__ __forceinline__ void collect(float (&o)[2][64], uint64_t sums, uint32
             if (done > static_cast<uint32_t>(v0 + k / 2))
                 asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
                              : "=r"(h[k][0]), "=r"(h[k][1]), "=r"(h[k][2]), "=r"(h[k][3])
-                             : "l"(sums + vector_at(k & 1, v0 + k / 2))
+                             : "l"(sums + vector_at(block_of(v0 + k / 2, k & 1), vector_of(v0 + k / 2)))
                              : "memory");
             else
                 h[k][0] = h[k][1] = h[k][2] = h[k][3] = 0;
@@ -127,7 +147,8 @@ __device__ __forceinline__ void collect(float (&o)[2][64], uint64_t sums, uint32
         for (int k = 0; k < 4; k++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                float &x = o[k & 1][8 * (v0 + k / 2) + 2 * e], &y = o[k & 1][8 * (v0 + k / 2) + 2 * e + 1], low, high;
+                const int m = block_of(v0 + k / 2, k & 1), i = vector_of(v0 + k / 2);
+                float &x = o[m][8 * i + 2 * e], &y = o[m][8 * i + 2 * e + 1], low, high;
                 f32_of(h[k][e], low, high);
                 x = fmaf(low, back, x);
                 y = fmaf(high, back, y);

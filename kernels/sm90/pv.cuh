@@ -11,7 +11,8 @@
 namespace mla::sm90
 {
 
-/* V^T fragments of a page as they lie: 32 keys x 16 channels per warp, k-step and block of 64 channels. */
+/* V^T fragments of two blocks of 64 channels of a page as they lie: 32 keys x 16 channels per warp, block and k-step.
+ */
 __device__ __forceinline__ void load_v(uint32_t from, uint32_t (&a)[2][2][4])
 {
 #pragma unroll
@@ -21,8 +22,7 @@ __device__ __forceinline__ void load_v(uint32_t from, uint32_t (&a)[2][2][4])
             ldmatrix_x4_trans(a[m][ks], (from + ks * 4096) ^ (m * 64));
 }
 
-/* The same in the key order of P. The result depends on every load: whoever has it knows that the stage has been read.
- */
+/* The same in the key order of P. The result depends on every load: whoever has it knows that they have been read. */
 __device__ __forceinline__ uint32_t permute(uint32_t (&a)[2][2][4])
 {
     uint32_t seen = 0;
@@ -58,12 +58,14 @@ __device__ __forceinline__ void scrub(uint32_t (&a)[2][2][4])
 /* Flags of a stage: those of the first block, and what changed in the second moved up by 5. */
 __device__ __forceinline__ uint32_t read_flags(uint32_t p)
 {
-    uint32_t f0 = load_shared_u32(p + p_flags(0)), f1 = load_shared_u32(p + p_flags(1));
-    return f0 | (f1 & kFlagsChanged) << 5;
+    uint32_t flags = load_shared_u32(p + p_flags(0));
+    if (kCtas == 2)
+        flags |= (load_shared_u32(p + p_flags(1)) & kFlagsChanged) << 5;
+    return flags;
 }
 
 /* Columns (rows of the tile) whose reference rose, of 8 blocks of 8 from block `first` on. */
-__device__ __forceinline__ void rescale(float (&o)[2][64], uint32_t factors, uint32_t changed, int first)
+__device__ __forceinline__ void rescale(float (&o)[kBlocks][kValues], uint32_t factors, uint32_t changed, int first)
 {
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -71,7 +73,7 @@ __device__ __forceinline__ void rescale(float (&o)[2][64], uint32_t factors, uin
             float x, y;
             load_shared_f32x2(factors + i * 32, x, y);
 #pragma unroll
-            for (int m = 0; m < 2; m++) {
+            for (int m = 0; m < kBlocks; m++) {
                 o[m][4 * (first + i)] *= x;
                 o[m][4 * (first + i) + 1] *= y;
                 o[m][4 * (first + i) + 2] *= x;
@@ -83,14 +85,14 @@ __device__ __forceinline__ void rescale(float (&o)[2][64], uint32_t factors, uin
 /* Where a thread finds its V^T fragments in a stage; its first channel of O. */
 __device__ __forceinline__ uint32_t v_of_thread()
 {
-    uint32_t t = thread_of_group(), lane = t & 31, block = 4 * rank_of_cta() + 2 * group();
+    uint32_t t = thread_of_group(), lane = t & 31, block = (2 * rank_of_cta() + group()) * kBlocks;
     return (block >> 1) * kBox + lane * 128 + ((((block & 1) * 4 + (t >> 5)) ^ (lane & 7)) << 4);
 }
 
 __device__ __forceinline__ uint32_t channel_of_thread()
 {
     uint32_t t = thread_of_group();
-    return (4 * rank_of_cta() + 2 * group()) * 64 + (t >> 5) * 16 + (t >> 2 & 7) * 2;
+    return (2 * rank_of_cta() + group()) * kBlocks * 64 + (t >> 5) * 16 + (t >> 2 & 7) * 2;
 }
 
 template <uint32_t type> __device__ __forceinline__ void store_pair(uint64_t to, float x, float y)
@@ -112,21 +114,22 @@ template <uint32_t type> __device__ __forceinline__ void store_pair(uint64_t to,
 
 /* O of a unit, normalised, to where it goes. A thread has channels c, c + 1 and c + 64, c + 65 of 32 rows; addresses
  * come a few at a time from shared memory, since all of them at once do not fit the registers. */
-template <uint32_t type> __device__ __forceinline__ void write_rows(const float (&o)[2][64], float out_scale)
+template <uint32_t type> __device__ __forceinline__ void write_rows(const float (&o)[kBlocks][kValues], float out_scale)
 {
     const uint32_t q = thread_of_group() & 3, channel = channel_of_thread();
     constexpr uint32_t width = type == MLA_ABI_OUT_F32 ? 4 : type == MLA_ABI_OUT_E4M3 ? 1 : 2;
     uint32_t rows = window_of_cta() + smem::out_row + q * 16, scales = window_of_cta() + smem::scale + q * 8;
 #pragma unroll
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < kValues / 4; i++) {
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             uint64_t to = load_shared_u64(rows + i * 64 + e * 8);
             float f = load_shared_f32(scales + i * 32 + e * 4) * out_scale;
             if (to != 0) {
                 to += channel * width;
-                store_pair<type>(to, o[0][4 * i + e] * f, o[0][4 * i + 2 + e] * f);
-                store_pair<type>(to + 64 * width, o[1][4 * i + e] * f, o[1][4 * i + 2 + e] * f);
+#pragma unroll
+                for (int m = 0; m < kBlocks; m++)
+                    store_pair<type>(to + m * 64 * width, o[m][4 * i + e] * f, o[m][4 * i + 2 + e] * f);
             }
         }
         __syncwarp(); /* loads do not move up across it */
@@ -134,7 +137,7 @@ template <uint32_t type> __device__ __forceinline__ void write_rows(const float 
 }
 
 /* Whether it was the cluster's last. */
-__device__ __forceinline__ bool write_out(const mla_sm90_unit &u, const float (&o)[2][64])
+__device__ __forceinline__ bool write_out(const mla_sm90_unit &u, const float (&o)[kBlocks][kValues])
 {
     if (group() == 0) {
         uint32_t t = thread_of_group(), row = u.row0 + t, token = row / u.heads;
@@ -165,9 +168,20 @@ __device__ __forceinline__ uint32_t next_page(uint32_t cursor)
 }
 static_assert(kCursorPages % kLoadRing == 0 && kLoadRing % (2 * kStages) == 0, "place in the ring, stage and parity");
 
-/* O += V^T P of a page: 64 channels x 128 rows x 32 keys at a time, since each instruction waits for those of the other
- * groups, however small it is. */
-__device__ __forceinline__ void products(float (&o)[2][64], const uint32_t (&a)[2][2][4], uint32_t stage)
+__device__ __forceinline__ void multiply(float (&o)[64], const uint32_t (&a)[4], uint64_t p)
+{
+    wgmma_m64n128k32_rs(o, a, p, 1);
+}
+
+__device__ __forceinline__ void multiply(float (&o)[32], const uint32_t (&a)[4], uint64_t p)
+{
+    wgmma_m64n64k32_rs(o, a, p, 1);
+}
+
+/* O += V^T P of two blocks of a page: 64 channels x all rows x 32 keys at a time, since each instruction waits for
+ * those of the other groups, however small it is. */
+template <int first>
+__device__ __forceinline__ void products(float (&o)[kBlocks][kValues], const uint32_t (&a)[2][2][4], uint32_t stage)
 {
     constexpr uint64_t layout = wgmma_layout(512, WGMMA_SWIZZLE_64);
     uint32_t p = uniform(wgmma_place(smem::p + kPData + stage * kPStage));
@@ -176,7 +190,7 @@ __device__ __forceinline__ void products(float (&o)[2][64], const uint32_t (&a)[
     for (int ks = 0; ks < 2; ks++)
 #pragma unroll
         for (int m = 0; m < 2; m++)
-            wgmma_m64n128k32_rs(o[m], a[m][ks], layout | (p + 2 * ks), 1);
+            multiply(o[first + m], a[m][ks], layout | (p + 2 * ks));
     wgmma_commit();
     __syncwarp(); /* what follows does not move up between the products */
 }
@@ -193,18 +207,30 @@ __device__ __forceinline__ uint32_t p_of_page(uint32_t cursor)
     return window_of_cta() + smem::p + cursor % kStages * kPStage;
 }
 
+__device__ __forceinline__ uint32_t v_of_page(uint32_t cursor)
+{
+    return window_of_cta() + smem::k + v_of_thread() + cursor % kStages * kKBytes;
+}
+
+/* seen: of permute(). */
+__device__ __forceinline__ void give_back_k(const mla_sm90_launch &launch, uint32_t cursor, uint32_t seen)
+{
+    named_sync(kBarPv + group() + (seen & launch.reserved), 128); /* reserved is 0: V is in registers, not on its way */
+    arrive_at_all(window_of_cta() + smem::k_empty + 8 * (cursor % kStages));
+}
+
 /* Up to P: K is given back when V is in registers, before P is waited for. */
 template <int v>
-__device__ __forceinline__ void begin_page(const mla_sm90_launch &launch, float (&o)[2][64], uint32_t (&a)[2][2][4],
-                                           Progress &at)
+__device__ __forceinline__ void begin_page(const mla_sm90_launch &launch, float (&o)[kBlocks][kValues],
+                                           uint32_t (&a)[2][2][4], Progress &at)
 {
     const uint32_t window = window_of_cta();
     uint32_t stage = at.cursor % kStages, parity = at.cursor / kStages & 1;
     mbarrier_wait(window + smem::k_full + 8 * stage, parity);
-    load_v(window + smem::k + v_of_thread() + stage * kKBytes, a);
+    load_v(v_of_page(at.cursor), a);
     uint32_t seen = permute(a);
-    named_sync(kBarPv + group() + (seen & launch.reserved), 128); /* reserved is 0: V is in registers, not on its way */
-    arrive_at_both(window + smem::k_empty + 8 * stage);
+    if (kBlocks == 2)
+        give_back_k(launch, at.cursor, seen);
     if (kPromotion)
         promote<v>(launch, o, at.done);
     at.done++;
@@ -214,32 +240,55 @@ __device__ __forceinline__ void begin_page(const mla_sm90_launch &launch, float 
 
 /* What few pages need. */
 constexpr uint32_t kFlagsRare = kFlagsChanged | kFlagsChanged << 5 | kFlagMasked;
-__device__ __forceinline__ void rare_page(const mla_sm90_launch &launch, float (&o)[2][64], uint32_t (&a)[2][2][4],
-                                          const Progress &at)
+__device__ __forceinline__ void rare_page(const mla_sm90_launch &launch, float (&o)[kBlocks][kValues],
+                                          uint32_t (&a)[2][2][4], const Progress &at)
 {
     if (at.flags & kFlagMasked)
         scrub(a);
     if (at.flags & (kFlagsChanged | kFlagsChanged << 5)) {
         uint32_t p = p_of_page(at.cursor) + (thread_of_group() & 3) * 8;
         rescale(o, p + p_factors(0), at.flags, 0);
-        rescale(o, p + p_factors(1), at.flags >> 5, 8);
+        if (kCtas == 2)
+            rescale(o, p + p_factors(1), at.flags >> 5, 8);
         if (kPromotion && at.done > 1) { /* else all of it is zeros */
             rescale_sums(sums_of_thread(launch), at.done, p + p_factors(0), at.flags, 0);
-            rescale_sums(sums_of_thread(launch), at.done, p + p_factors(1), at.flags >> 5, 8);
+            if (kCtas == 2)
+                rescale_sums(sums_of_thread(launch), at.done, p + p_factors(1), at.flags >> 5, 8);
         }
     }
 }
 
+/* Where a group has four blocks their other half: there are registers for V of two only. It comes under the products of
+ * the first. */
+__device__ __forceinline__ void second_half(const mla_sm90_launch &launch, float (&o)[kBlocks][kValues],
+                                            uint32_t (&a)[2][2][4], const Progress &at)
+{
+    uint32_t b[2][2][4];
+    load_v(v_of_page(at.cursor) + kBox, b);
+    wgmma_wait<0>();
+    uint32_t seen = permute(b);
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        a[i / 8][i / 4 % 2][i % 4] = b[i / 8][i / 4 % 2][i % 4];
+    give_back_k(launch, at.cursor, seen);
+    if (at.flags & kFlagMasked)
+        scrub(a);
+    products<kBlocks - 2>(o, a, at.cursor % kStages);
+}
+
 /* Under the products of every other page the group's leader waits for the stage of this page to be given back by all,
  * and loads it anew. */
-__device__ __forceinline__ void end_page(float (&o)[2][64], const uint32_t (&a)[2][2][4], Progress &at)
+__device__ __forceinline__ void end_page(const mla_sm90_launch &launch, float (&o)[kBlocks][kValues],
+                                         uint32_t (&a)[2][2][4], Progress &at)
 {
     const uint32_t window = window_of_cta();
-    products(o, a, at.cursor % kStages);
+    products<0>(o, a, at.cursor % kStages);
+    if (kBlocks == 4)
+        second_half(launch, o, a, at);
     if ((at.cursor & 1) == group() && thread_of_group() < 32 && elect_one())
         load_page(window, at.cursor + kStages);
     wgmma_wait<0>();
-    arrive_at_both(window + smem::p_empty + 8 * (at.cursor % kStages));
+    arrive_at_all(window + smem::p_empty + 8 * (at.cursor % kStages));
     at.cursor = next_page(at.cursor);
 }
 
@@ -249,7 +298,7 @@ __device__ __forceinline__ void end_page(float (&o)[2][64], const uint32_t (&a)[
     begin_page<v>(launch, o, a, at);                                                                                   \
     if (at.flags & kFlagsRare)                                                                                         \
         goto rare;                                                                                                     \
-    page_##v : end_page(o, a, at);                                                                                     \
+    page_##v : end_page(launch, o, a, at);                                                                             \
     if (at.flags & kFlagLast)                                                                                          \
         goto end;
 
@@ -266,11 +315,11 @@ __device__ __forceinline__ void pv_role(const mla_sm90_launch &launch)
     bool last;
 #pragma unroll 1
     do {
-        float o[2][64];
+        float o[kBlocks][kValues];
 #pragma unroll
-        for (int m = 0; m < 2; m++)
+        for (int m = 0; m < kBlocks; m++)
 #pragma unroll
-            for (int i = 0; i < 64; i++)
+            for (int i = 0; i < kValues; i++)
                 o[m][i] = 0;
         uint32_t a[2][2][4];
         at.done = 0;
@@ -311,7 +360,7 @@ __device__ __forceinline__ void pv_role(const mla_sm90_launch &launch)
         mbarrier_wait(window_of_cta() + smem::scale_full, at.flags & kFlagOdd ? 1 : 0);
         uint32_t unit = load_shared_u32(window_of_cta() + smem::unit);
         last = write_out(unit_at(launch, unit), o);
-        arrive_at_both(window_of_cta() + smem::scale_empty);
+        arrive_at_all(window_of_cta() + smem::scale_empty);
     } while (!last);
 }
 

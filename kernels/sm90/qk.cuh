@@ -96,8 +96,9 @@ __device__ __forceinline__ void finish_rows(const mla_sm90_launch &launch, uint3
     named_sync(kBarQk, 128);
     if (t == 0) {
         uint32_t full = window + smem::scale_full, at = window + smem::scale + rank * kRows * 4;
-        mbarrier_arrive_expect(full, kRows * 4);
-        bulk_copy_to_peer(map_shared(at, rank ^ 1), at, kRows * 4, map_shared(full, rank ^ 1));
+        mbarrier_arrive_expect(full, (kCtas - 1) * kRows * 4);
+        if (kCtas == 2)
+            bulk_copy_to_peer(map_shared(at, rank ^ 1), at, kRows * 4, map_shared(full, rank ^ 1));
     }
 }
 
@@ -202,7 +203,7 @@ __device__ __forceinline__ void qk_page(uint32_t window, const uint32_t (&a)[kQS
     mbarrier_wait(window + smem::p_empty + 8 * stage, parity ^ 1); /* under the products, as is this: */
     add_codes(state);
     wgmma_wait<0>();
-    arrive_at_both(window + smem::k_empty + 8 * stage);
+    arrive_at_all(window + smem::k_empty + 8 * stage);
     finish_scores(S, window, page, c);
     c = fabsf(c);
     float top[2], reference[2];
@@ -226,8 +227,9 @@ __device__ __forceinline__ void qk_page(uint32_t window, const uint32_t (&a)[kQS
     named_sync(kBarQk + group(), 128);
     if (thread_of_group() < 32 && elect_one()) {
         uint32_t full = window + smem::p_full + 8 * stage, piece = p + (rank ? p_piece(1) : p_piece(0));
-        mbarrier_arrive_expect(full, kPSent);
-        bulk_copy_to_peer(map_shared(piece, rank ^ 1), piece, kPSent, map_shared(full, rank ^ 1));
+        mbarrier_arrive_expect(full, (kCtas - 1) * kPSent);
+        if (kCtas == 2)
+            bulk_copy_to_peer(map_shared(piece, rank ^ 1), piece, kPSent, map_shared(full, rank ^ 1));
     }
 }
 
