@@ -240,19 +240,25 @@ int run_crowd(const char *socket, const struct options *o, unsigned index, unsig
         if (!clients[i])
             return 1;
     }
-    /* Of all crowds together one goes a second, and another comes. */
-    uint64_t change_us = soak_now_us() + crowds * UINT64_C(1000000);
+    uint64_t each_us = crowds * UINT64_C(1000000) / o->churn, change_us = soak_now_us() + each_us, ping_us = 0;
     while (!stopped()) {
-        ping(clients[prng_below(&random, connections)]);
-        if (soak_now_us() >= change_us) {
+        uint64_t now_us = soak_now_us();
+        if (now_us >= ping_us) {
+            ping(clients[prng_below(&random, connections)]);
+            ping_us = now_us + PING_US;
+        }
+        if (now_us >= change_us) {
             unsigned i = prng_below(&random, connections);
             leave(clients[i]);
             clients[i] = arrive(socket);
             if (!clients[i])
                 return 1;
-            change_us += crowds * UINT64_C(1000000);
+            change_us += each_us;
         }
-        soak_sleep_us(PING_US);
+        uint64_t next_us = change_us < ping_us ? change_us : ping_us;
+        now_us = soak_now_us();
+        if (now_us < next_us)
+            soak_sleep_us(next_us - now_us);
     }
     for (unsigned i = 0; i < connections; i++)
         leave(clients[i]);

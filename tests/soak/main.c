@@ -1,9 +1,10 @@
-/* mlad-soak [--seconds N] [--connections N] [--clients N] [--seed S] [--backend cpu|cuda] [--period-ms N] [--mlad PATH]
- *           [--commit ID] [--json FILE] [--csv FILE]
+/* mlad-soak [--seconds N] [--connections N] [--clients N] [--seed S] [--backend cpu|cuda] [--period-ms N] [--churn N]
+ *           [--mlad PATH] [--commit ID] [--json FILE] [--csv FILE]
  *
  * A daemon with its defaults; N connections, of which --clients decode as fast as they are answered and the others are
- * there, ask for health now and then, and go and come back. Exit code 0 when every answer had the right bytes, nothing
- * was lost, what was sampled stayed flat, and all was given back in the end; 1 when not, 2 when it could not run. */
+ * there, ask for health now and then, and --churn of them a second go and come back. Exit code 0 when every answer had
+ * the right bytes, nothing was lost, what was sampled stayed flat, and all was given back in the end; 1 when not, 2
+ * when it could not run. */
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -234,7 +235,7 @@ static int run(const struct options *o)
 static int usage(void)
 {
     fprintf(stderr, "usage: mlad-soak [--seconds N] [--connections N] [--clients N] [--seed S] [--backend cpu|cuda] "
-                    "[--period-ms N] [--mlad PATH] [--commit ID] [--json FILE] [--csv FILE]\n");
+                    "[--period-ms N] [--churn N] [--mlad PATH] [--commit ID] [--json FILE] [--csv FILE]\n");
     return 2;
 }
 
@@ -249,11 +250,12 @@ int main(int argc, char **argv)
     static const struct option longs[] = {
         {"seconds", 1, NULL, 's'}, {"connections", 1, NULL, 'n'}, {"clients", 1, NULL, 'w'}, {"seed", 1, NULL, 'r'},
         {"backend", 1, NULL, 'b'}, {"mlad", 1, NULL, 'm'},        {"commit", 1, NULL, 'c'},  {"json", 1, NULL, 'j'},
-        {"csv", 1, NULL, 'v'},     {"period-ms", 1, NULL, 'p'},   {NULL, 0, NULL, 0}};
+        {"csv", 1, NULL, 'v'},     {"period-ms", 1, NULL, 'p'},   {"churn", 1, NULL, 'h'},   {NULL, 0, NULL, 0}};
     struct options o = {.seconds = 1200,
                         .period_ms = 1000,
                         .connections = 1000,
                         .workers = 8,
+                        .churn = 1,
                         .seed = 1,
                         .mlad = MLAD_PROGRAM,
                         .commit = ""};
@@ -271,6 +273,9 @@ int main(int argc, char **argv)
             break;
         case 'p':
             o.period_ms = number(optarg);
+            break;
+        case 'h':
+            o.churn = number(optarg);
             break;
         case 'r':
             o.seed = strtoull(optarg, NULL, 10);
@@ -296,8 +301,8 @@ int main(int argc, char **argv)
             return usage();
         }
     }
-    if (!o.seconds || !o.period_ms || !o.workers || o.workers > WORKERS_MOST || o.connections <= o.workers ||
-        o.connections > CONNECTIONS_MOST || optind != argc)
+    if (!o.seconds || !o.period_ms || !o.churn || !o.workers || o.workers > WORKERS_MOST ||
+        o.connections <= o.workers || o.connections > CONNECTIONS_MOST || optind != argc)
         return usage();
     shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     load = mmap(NULL, sizeof(*load), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -104,7 +104,8 @@ bool report(FILE *f, const struct options *o, const struct sampler *s, const str
     machine(f);
     fprintf(f, "  \"backend\": \"%s\",\n  \"seed\": %llu,\n  \"seconds\": %u,\n  \"warm_seconds\": %.1f,\n",
             o->cuda ? "cuda, on the fake driver" : "cpu", (unsigned long long)o->seed, o->seconds, end->warm_s);
-    fprintf(f, "  \"connections\": %u,\n  \"decoding\": %u,\n  \"samples\": %zu,\n", o->connections, o->workers, s->n);
+    fprintf(f, "  \"connections\": %u,\n  \"decoding\": %u,\n  \"churn\": %u,\n  \"samples\": %zu,\n", o->connections,
+            o->workers, o->churn, s->n);
 #define U(name) fprintf(f, "  \"" #name "\": %llu,\n", (unsigned long long)n->name)
     U(answers);
     U(wrong);

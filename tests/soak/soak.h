@@ -17,6 +17,7 @@
 
 struct options {
     unsigned seconds, period_ms, connections, workers;
+    unsigned churn; /* connections of the crowd that go, and come back, in a second */
     uint64_t seed;
     bool cuda;
     const char *mlad, *commit, *json, *csv;
