@@ -51,9 +51,11 @@ function(mlad_sm90_kernel VARIANT CLUSTER SHARED_BYTES)
   mlad_kernel(OUTPUT sm90${VARIANT}.cubin SOURCE sm90/decode.cu ARCH sm_90a
     DEFINES MLA_SM90_CLUSTER=${CLUSTER} MLA_SM90_SHARED_BYTES=${SHARED_BYTES} ${ARGN})
   set(by_name_only "")
+  set(few_rows "")
   if(VARIANT)
     set(by_name_only "by_name_only = 1\n")
   else()
+    set(few_rows "few_rows = sm90-64\n")
     mlad_kernel(OUTPUT sm90-prepare.cubin SOURCE sm90/prepare.cu ARCH sm_90a)
   endif()
   set(MLAD_KERNEL_LOGS ${MLAD_KERNEL_LOGS} PARENT_SCOPE)
@@ -75,7 +77,7 @@ rows_per_unit = ${rows}
 ctas_per_unit = ${CLUSTER}
 min_pages_per_split = 8
 max_pages_per_item = 2048
-reduce_file = reduce-sm_90a.cubin
+${few_rows}reduce_file = reduce-sm_90a.cubin
 reduce_entry = mla_reduce_f16
 reduce_threads = 160
 reduce_ctas_per_tile = 256

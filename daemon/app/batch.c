@@ -37,15 +37,26 @@ uint64_t batch_part_max_ns(const struct app *app)
     return us == 0 ? UINT64_MAX : us * MLA_NS_PER_US * 3 / 4;
 }
 
-/* The request for one job alone, of a request that has it. */
-static struct plan_request alone(const struct plan_request *request, const struct plan_job *job)
+/* The request for one job alone, of a request that has it; job: its copy. */
+static struct plan_request alone(const struct app *app, const struct plan_request *request, struct plan_job *job)
 {
     struct plan_request r = *request;
     r.jobs = job;
     r.n_jobs = 1;
     r.seqs = request->seqs + job->first_seq;
     r.n_seqs = job->n_seqs;
+    job->first_seq = 0;
+    be_fit(&app->be, &r);
     return r;
+}
+
+/* Kernels round differently. A batch-invariant job takes those that it takes alone, so jobs of two kinds of kernels
+ * have nothing in common. */
+uint64_t batch_kernels(const struct app *app, const struct plan_request *request)
+{
+    uint32_t rows = request->device.rows_per_unit;
+    return request->jobs[0].batch_invariant && rows != be_facts(&app->be)->device.rows_per_unit ? (uint64_t)rows << 32
+                                                                                                : 0;
 }
 
 /* Shapes of the jobs, one after the other. */
@@ -73,7 +84,8 @@ static bool describe(const struct app *app, struct app_batch *b, struct app_job 
     for (uint32_t j = 0; b->sched != NULL && j < n_jobs; j++) {
         if (jobs[j]->sched.n_parts <= 1)
             continue;
-        struct plan_request one = alone(request, &b->plan_jobs[j]);
+        struct plan_job job = b->plan_jobs[j];
+        struct plan_request one = alone(app, request, &job);
         plan_part_rows(&one, batch_part_max_ns(app), part_in(app, b, jobs[j]), &b->plan_jobs[j].skip_rows,
                        &b->plan_jobs[j].n_rows);
     }
@@ -94,6 +106,7 @@ static int make_plan(struct app *app, struct app_batch *b, struct app_job *const
     struct plan_request request = batch_request(app);
     if (!describe(app, b, jobs, n_jobs, n_seqs, &request))
         return -ENOMEM;
+    be_fit(&app->be, &request);
     plans_let_go(b);
     return plans_get(app, b, &request);
 }
@@ -117,6 +130,8 @@ static int find_cost(struct app *app, struct app_job *job, struct mla_error *err
     struct plan_request request = batch_request(app);
     if (!describe(app, b, &job, 1, job->tables->n_seqs, &request))
         return (int)mla_error_set(err, MLA_OUT_OF_MEMORY, NULL, "no memory to plan the job");
+    be_fit(&app->be, &request); /* as describe() will for its parts */
+    job->kernels = batch_kernels(app, &request);
     uint64_t scratch = be_scratch_bytes(&app->be, &request);
     if (be_workspace_for(&app->be, &request, &request.workspace_bytes_max) != 0) {
         mla_error_set(err, MLA_TOO_LARGE, "table_set", "the job's records and page tables do not fit the workspace");
@@ -158,10 +173,12 @@ int batch_cost(struct app *app, struct app_job *job, struct mla_error *err)
                                  .batch_invariant = job->batch_invariant,
                                  .part_max_ns = part_max_ns,
                                  .n_parts = job->sched.n_parts,
+                                 .kernels = job->kernels,
                                  .cost = job->sched.cost,
                                  .load_ns = job->sched.load_ns};
     }
     job->sched.n_parts = w->n_parts;
+    job->kernels = w->kernels;
     job->sched.cost = w->cost;
     job->sched.load_ns = w->load_ns;
     return 0;

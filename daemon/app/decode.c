@@ -138,7 +138,8 @@ void decode_submit(struct app_client *client, const struct net_request *request)
     job->sched.pins = job->pins;
     job->sched.deadline_ns = deadline(app, d);
     /* What one launch of the kernels has in common. */
-    job->sched.compat = (uint64_t)d->heads | (uint64_t)d->out_type << 16 | (uint64_t)job->cache->layout << 24;
+    job->sched.compat =
+        (uint64_t)d->heads | (uint64_t)d->out_type << 16 | (uint64_t)job->cache->layout << 24 | job->kernels;
     job->sched.seqs = plan_records(app, job);
     job->sched.priority = d->priority;
     job->sched.has_ready = job->ready_word != NULL;

@@ -98,7 +98,7 @@ static uint64_t mix(uint64_t hash, uint64_t value)
 
 static uint64_t hash_of(const struct plan_request *r)
 {
-    uint64_t hash = mix(mix(r->heads, r->n_jobs), r->n_seqs);
+    uint64_t hash = mix(mix(mix(r->heads, r->n_jobs), r->n_seqs), r->device.rows_per_unit);
     for (uint32_t j = 0; j < r->n_jobs; j++) {
         const struct plan_job *job = &r->jobs[j];
         hash = mix(hash, (uint64_t)job->n_seqs << 32 | job->mask << 1 | job->batch_invariant);
@@ -115,11 +115,12 @@ static bool same_job(const struct plan_job *a, const struct plan_job *b)
            a->batch_invariant == b->batch_invariant && a->skip_rows == b->skip_rows && a->n_rows == b->n_rows;
 }
 
-/* The device and its costs are the same for all; the policy may have been configured anew. */
+/* Device and costs are the same for all with as many rows to a unit; the policy may have been configured anew. */
 static bool is_of(const struct app_plan *p, uint64_t hash, const struct plan_request *r)
 {
     if (p->id == 0 || p->hash != hash || p->heads != r->heads || p->policy != r->policy || p->n_jobs != r->n_jobs ||
-        p->n_seqs != r->n_seqs || p->workspace_bytes_max != r->workspace_bytes_max)
+        p->n_seqs != r->n_seqs || p->workspace_bytes_max != r->workspace_bytes_max ||
+        p->plan.rows_per_unit != r->device.rows_per_unit)
         return false;
     for (uint32_t j = 0; j < r->n_jobs; j++)
         if (!same_job(&p->jobs[j], &r->jobs[j]))

@@ -145,7 +145,7 @@ struct app_weight {
     bool batch_invariant;
     uint64_t part_max_ns;
     uint32_t n_parts; /* 0: not known yet */
-    uint64_t cost, load_ns;
+    uint64_t cost, load_ns, kernels;
 };
 
 struct app_table_set {
@@ -178,6 +178,7 @@ struct app_job {
     struct app_table_set *tables;
     struct sched_object *pins[APP_JOB_PINS];
     struct mla_abi_job abi; /* all but status and first_seq */
+    uint64_t kernels;       /* batch_kernels() */
     uint32_t table_entries_per_seq;
     bool batch_invariant;
     bool revoked;     /* its cache went while it waited */
@@ -475,11 +476,14 @@ bool app_grow_host(void *pointer_to_array, size_t *cap, size_t n, size_t size);
 /* ---- batch.c ---- */
 void batch_stage(struct app *app, struct sched_batch *batch, uint32_t generation);
 void batch_launch(struct app *app, struct sched_batch *batch);
-/* job->sched.cost: workspace that a batch must keep for this job, whatever else is in it; its load and number of parts.
+/* job->sched.cost: workspace that a batch must keep for this job, whatever else is in it; its load, number of parts and
+ * kernels.
  * 0, or positive with *err when there is not as much. */
 int batch_cost(struct app *app, struct app_job *job, struct mla_error *err);
-/* Of any plan: all but jobs and sequences. */
+/* Of any plan: all but jobs and sequences. be_fit() when those are known. */
 struct plan_request batch_request(const struct app *app);
+/* Bits of compat: of a request of one job, after be_fit(). */
+uint64_t batch_kernels(const struct app *app, const struct plan_request *request);
 /* The most that a part of a job may weigh (plan_parts()). */
 uint64_t batch_part_max_ns(const struct app *app);
 void batch_free_buffers(struct app *app);

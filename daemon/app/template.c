@@ -163,6 +163,8 @@ static void describe(struct app_template *t, uint32_t entries_per_seq)
     t->step.plan.seqs = t->plan_seqs;
     t->step.plan.n_jobs = 1;
     t->step.plan.n_seqs = set->n_seqs;
+    be_fit(&app->be, &t->step.plan);
+    t->step.compat |= batch_kernels(app, &t->step.plan);
 }
 
 static int fits_device(struct app_template *t, struct mla_error *err)

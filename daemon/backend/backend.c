@@ -145,6 +145,12 @@ void be_host_free(struct be *be, void *memory)
         be->ops->host_free(be->impl, memory);
 }
 
+void be_fit(const struct be *be, struct plan_request *request)
+{
+    if (be->ops->fit)
+        be->ops->fit(be->impl, request);
+}
+
 uint64_t be_scratch_bytes(const struct be *be, const struct plan_request *request)
 {
     return be->ops->scratch_bytes ? be->ops->scratch_bytes(be->impl, request) : 0;

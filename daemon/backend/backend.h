@@ -30,9 +30,9 @@ struct be_facts {
     const char *name;  /* "cpu", "cuda" */
     char gpu_uuid[64]; /* "CPU-<32 hex>" for the CPU backend, stable per machine */
     char device_name[96];
-    const char *isolation; /* "host", "shared", "isolated" */
-    uint64_t features;     /* bits of enum mla_feature that the backend makes possible */
-    struct plan_device device;
+    const char *isolation;     /* "host", "shared", "isolated" */
+    uint64_t features;         /* bits of enum mla_feature that the backend makes possible */
+    struct plan_device device; /* these two: of the kernels that take most launches, see fit */
     struct plan_costs costs;
     uint32_t tile_rows;
     uint64_t workspace_bytes;     /* for partials of a batch that takes no more than scratch_bytes beside them */
@@ -212,9 +212,14 @@ struct be_ops {
      * aligned, zeroed. */
     void *(*host_alloc)(struct backend *be, size_t bytes, uint64_t *address);
     void (*host_free)(struct backend *be, void *memory);
-    /* Bytes of the workspace that a launch takes beside its partials, whatever plan is made of the request: the most.
-     * Of several jobs no more than the sum for each alone. UINT64_MAX for a request that plan_bound() refuses. NULL for
-     * a backend that needs none. */
+    /* Sets device and costs of a request whose heads, jobs and sequences are described to those of the kernels that its
+     * launch will take; of a batch-invariant job they do not depend on the others, but those that alone get unlike ones
+     * are not to be in one request. tile_rows and device.max_pages_per_item are the same for all kernels. Also from the
+     * device thread. NULL for a backend with one kind of kernels: they are those of its facts. */
+    void (*fit)(const struct backend *be, struct plan_request *request);
+    /* Bytes of the workspace that a launch takes beside its partials, whatever kernels and plan are for the request:
+     * the most. Of several jobs no more than the sum for each alone. UINT64_MAX for a request that plan_bound()
+     * refuses. NULL for a backend that needs none. */
     uint64_t (*scratch_bytes)(const struct backend *be, const struct plan_request *request);
     /* Grows while the device thread is alive, also when idle (at least once a second). */
     uint64_t (*progress)(const struct backend *be);
@@ -239,6 +244,7 @@ size_t be_poll(struct be *be, struct be_event *out, size_t cap);
 int be_submit(struct be *be, struct be_request *request);
 void *be_host_alloc(struct be *be, size_t bytes, uint64_t *address);
 void be_host_free(struct be *be, void *memory);
+void be_fit(const struct be *be, struct plan_request *request);
 uint64_t be_scratch_bytes(const struct be *be, const struct plan_request *request);
 uint64_t be_progress(const struct be *be);
 

@@ -63,6 +63,7 @@ struct be_steps {
     const struct be_facts *facts;
     const struct backend *backend; /* for scratch_bytes */
     uint64_t (*scratch_bytes)(const struct backend *backend, const struct plan_request *request); /* may be NULL */
+    void (*fit)(const struct backend *backend, struct plan_request *request);   /* be_ops'; set after be_steps_init() */
     void (*done)(void *context, struct be_request *step, enum mla_status code); /* the step is the loop's again */
     void *context;
 

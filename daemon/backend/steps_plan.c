@@ -75,6 +75,8 @@ static int make(struct be_steps *s, struct be_steps_plan *p, const struct be_ste
     struct plan_request request;
     if (!describe(s, set, &request))
         return -ENOMEM;
+    if (s->fit)
+        s->fit(s->backend, &request);
     int rc = plan_bound(&request, &p->plan.capacity);
     if (rc == 0)
         rc = workspace_for(s, &request);

@@ -103,6 +103,103 @@ START_TEST(what_is_wrong_is_said)
 }
 END_TEST
 
+struct units_section {
+    const char *name;
+    uint32_t tile_rows, rows, most_pages;
+    const char *more; /* a line, or NULL */
+};
+
+static const struct units_section few_of_x = {"x", 256, 128, 2048, "few_rows = y\n"};
+
+/* Sections of kernels that share out units. */
+static void write_sections(const char *directory, const struct units_section *sections, size_t n)
+{
+    char text[4096];
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct units_section *s = &sections[i];
+        at += (size_t)snprintf(
+            text + at, sizeof(text) - at,
+            "[%s]\nabi = %u\narch = any\nmin_compute_capability = 80\nmax_compute_capability = 9999\n"
+            "prepare_file = p.ptx\nprepare_entry = mla_prepare\nprepare_threads = 128\n"
+            "decode_file = d.ptx\ndecode_entry = mla_decode_sm90\ndecode_threads = 256\ndecode_shared_bytes = 1024\n"
+            "tile_rows = %u\nrows_per_unit = %u\nctas_per_unit = 1\nmin_pages_per_split = 8\n"
+            "max_pages_per_item = %u\nreduce_file = p.ptx\nreduce_entry = mla_reduce\nreduce_threads = 128\n"
+            "reduce_ctas_per_tile = 64\nlaunch_ns = 1\nfill_ns = 1\npage_ns = 1\ndrain_ns = 1\npartial_ns = 1\n"
+            "reduce_launch_ns = 1\nreduce_bytes_per_us = 1\nreduce_fixed_ns = 1\n%s",
+            s->name, MLA_ABI_VERSION, s->tile_rows, s->rows, s->most_pages, s->more != NULL ? s->more : "");
+        ck_assert_uint_lt(at, sizeof(text));
+    }
+    write_file(directory, "kernels.ini", text);
+}
+
+START_TEST(what_is_wrong_with_few_rows_is_said)
+{
+    char directory[] = "/tmp/mla-kernels-test-XXXXXX", path[512];
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    lib_context();
+    struct mla_kernels_options options = {.size = sizeof(options), .directory = directory};
+    struct units_section s[3] = {few_of_x};
+    write_sections(directory, s, 1);
+    refused(&options, -EINVAL, "few_rows of [x] is y, which is no section");
+    s[0].more = "few_rows = x\n";
+    write_sections(directory, s, 1);
+    refused(&options, -EINVAL, "few_rows of [x] is [x]");
+    s[0].more = "few_rows = \n";
+    write_sections(directory, s, 1);
+    refused(&options, -EINVAL, "empty, too long or a path: few_rows");
+    const struct units_section unlike[] = {{"y", 256, 128, 2048, NULL},
+                                           {"y", 128, 64, 2048, NULL},
+                                           {"y", 256, 64, 0, NULL},
+                                           {"y", 256, 64, 2048, "few_rows = z\n"}};
+    s[0] = few_of_x;
+    s[2] = (struct units_section){"z", 256, 32, 2048, NULL};
+    for (size_t i = 0; i < sizeof(unlike) / sizeof(unlike[0]); i++) {
+        s[1] = unlike[i];
+        write_sections(directory, s, 3);
+        refused(&options, -EINVAL, "few_rows of [x] is [y], which has");
+    }
+    snprintf(path, sizeof(path), "%s/kernels.ini", directory);
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(rmdir(directory), 0);
+    LIB_OK(cuDevicePrimaryCtxRelease(lib.device));
+}
+END_TEST
+
+/* The tuned kernels come with those for few rows, wherever both fit. */
+START_TEST(few_rows_come_along)
+{
+    lib_context();
+    struct mla_kernels_options options = {.size = sizeof(options)};
+    struct mla_kernels *kernels = NULL;
+    char why[1024] = "";
+    ck_assert_msg(mla_kernels_open(&lib.driver, &options, &kernels, why, sizeof(why)) == 0, "%s", why);
+    const struct mla_kernels_facts *facts = mla_kernels_facts(kernels);
+    struct mla_kernels *few = mla_kernels_few_rows(kernels);
+    struct plan_seq seqs[] = {{4, 70000}, {4, 1000}};
+    struct plan_job job = {.n_seqs = 2};
+    struct plan_request request = {.heads = 12, .jobs = &job, .seqs = seqs, .n_jobs = 1, .n_seqs = 2};
+    ck_assert_int_eq(few != NULL, strcmp(facts->variant, "sm90") == 0);
+    ck_assert_ptr_eq(mla_kernels_for(kernels, &request), few != NULL ? few : kernels);
+    request.heads = 96;
+    ck_assert_ptr_eq(mla_kernels_for(kernels, &request), kernels);
+    if (few != NULL) {
+        const struct mla_kernels_facts *of_few = mla_kernels_facts(few);
+        ck_assert_str_eq(of_few->variant, "sm90-64");
+        ck_assert_ptr_nonnull(strstr(of_few->file, "/sm90-64.cubin"));
+        ck_assert_str_eq(of_few->gpu_uuid, facts->gpu_uuid);
+        ck_assert_uint_eq(of_few->device.rows_per_unit, 64);
+        ck_assert_uint_eq(of_few->device.ctas_per_unit, 1);
+        ck_assert_uint_eq(of_few->device.resident_units, of_few->device.sms);
+        ck_assert_uint_eq(of_few->tile_rows, facts->tile_rows);
+        ck_assert_ptr_null(mla_kernels_few_rows(few));
+        ck_assert_ptr_eq(mla_kernels_for(few, &request), few);
+    }
+    mla_kernels_close(kernels);
+    LIB_OK(cuDevicePrimaryCtxRelease(lib.device));
+}
+END_TEST
+
 START_TEST(launches_without_work)
 {
     struct rig rig;
@@ -339,6 +436,8 @@ MLA_SUITE(library_open)
     TCase *tc = mla_tcase(suite, "library_open");
     rig_add(tc, facts_of_the_device);
     tcase_add_test(tc, what_is_wrong_is_said);
+    tcase_add_test(tc, what_is_wrong_with_few_rows_is_said);
+    tcase_add_test(tc, few_rows_come_along);
     rig_add(tc, launches_without_work);
     rig_add(tc, records_written_again);
 }

@@ -235,7 +235,7 @@ START_TEST(reference_shapes)
     if (!rig_open_config(&rig, _i, &config))
         return;
     const uint32_t batches[] = {1, 4, 16, 64};
-    bool tuned = lib.facts.device.rows_per_unit == 128; /* the generic kernel takes a second for the large ones */
+    bool tuned = mla_kernels_facts(lib.kernels)->scratch; /* the generic kernel takes a second for the large ones */
     for (uint32_t i = 0; i < (tuned ? 16 : 2); i++) {
         struct shape s = {.n_seqs = batches[i / 4], .q_len = i % 2 ? 8 : 4, .kv_len = i / 2 % 2 ? 131072 : 65536};
         s.pages = s.kv_len / MLA_ABI_PAGE_TOKENS;

@@ -123,7 +123,8 @@ struct dc_job {
     uint64_t *ref_status;
 };
 
-/* What the batch is planned with; the defaults are the backend's facts, policy AUTO and splits chosen by it. */
+/* What the batch is planned with; the defaults are what the backend takes it with, policy AUTO and splits chosen by it.
+ * A device that the test sets stays. */
 struct dc {
     struct rig *rig;
     struct plan_request request;
@@ -134,6 +135,7 @@ struct dc {
     uint32_t n_done;
 
     struct plan plan; /* after dc_run() */
+    struct plan_device fitted;
     struct plan_job plan_jobs[DC_JOBS_MAX];
     struct plan_seq *plan_seqs;
     struct mem tiles, items, reduces, job_records, seq_records;

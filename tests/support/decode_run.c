@@ -131,6 +131,13 @@ void dc_plan(struct dc *c)
     request->n_jobs = c->n_jobs;
     request->n_seqs = c->n_seqs;
 
+    const struct plan_device *device = &request->device;
+    if (memcmp(device, &c->rig->facts->device, sizeof(*device)) == 0 ||
+        memcmp(device, &c->fitted, sizeof(*device)) == 0) {
+        rig_fit(c->rig, request);
+        c->fitted = *device;
+    }
+
     struct plan *plan = &c->plan;
     ck_assert_int_eq(plan_bound(request, &plan->capacity), 0);
     mem_take(c->rig, &c->tiles, &mem_host, (plan->capacity.tiles + 1) * sizeof(*plan->tiles), 0);

@@ -123,6 +123,11 @@ size_t rig_poll(struct rig *rig, int ms)
     return n;
 }
 
+void rig_fit(const struct rig *rig, struct plan_request *request)
+{
+    be_fit(&rig->be, request);
+}
+
 void rig_submit(struct rig *rig, struct ticket *ticket)
 {
     ticket->request.user = ticket;

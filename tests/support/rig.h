@@ -101,6 +101,9 @@ size_t rig_poll(struct rig *rig, int ms);
 /* Until the ticket has ended (a WATCH: until it is ready). Aborts the test after 60 s, or when the device is lost. */
 void rig_wait(struct rig *rig, struct ticket *ticket);
 
+/* Device and costs of a request whose jobs are described: be_fit(). */
+void rig_fit(const struct rig *rig, struct plan_request *request);
+
 /* MAP or UNMAP, waited for; the error's code. */
 enum mla_status rig_map(struct rig *rig, struct be_region *region);
 enum mla_status rig_unmap(struct rig *rig, struct be_region *region);

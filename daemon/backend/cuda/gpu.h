@@ -150,7 +150,7 @@ struct backend {
     CUdevice device;
     bool retained;
     CUcontext context;
-    struct mla_kernels *kernels;
+    struct mla_kernels *kernels; /* and their few_rows: cu_kernels_of() */
     CUstream stream;
     CUstream copies; /* of blobs, while another launch is on stream */
     void *arena_memory;
@@ -167,8 +167,10 @@ struct backend {
     struct cu_slot slots[CU_SLOTS];
     struct cu_ahead ahead[BE_STEPS_BATCHES];
     struct cu_park park;
-    bool ran_kernels; /* some launch had items; a reducer */
-    bool ran_reducer;
+    struct cu_ran {
+        bool kernels; /* some launch had items; a reducer */
+        bool reducer;
+    } ran[2]; /* of kernels, and of their few_rows */
     uint32_t first_slot;
     uint32_t n_slots;
     uint64_t last_value;
@@ -239,6 +241,9 @@ void cu_park_look(struct backend *be); /* behind everything that may begin or en
 int cu_slots_open(struct backend *be, struct mla_error *err);
 void cu_slots_close(struct backend *be);
 bool cu_slots_full(const struct backend *be);
+/* What a plan is launched with, and what of that has run. */
+struct mla_kernels *cu_kernels_of(const struct backend *be, const struct plan *plan);
+struct cu_ran *cu_ran_of(struct backend *be, const struct plan *plan);
 void cu_begin(struct backend *be, struct be_request *request); /* LAUNCH, ABORT, UNMAP */
 bool cu_ahead_write(struct backend *be); /* of one launch that is expected; false: there is none */
 bool cu_end_some(struct backend *be);    /* whether any has ended */

@@ -93,6 +93,16 @@ bool cu_slots_full(const struct backend *be)
     return be->n_slots == CU_SLOTS;
 }
 
+struct mla_kernels *cu_kernels_of(const struct backend *be, const struct plan *plan)
+{
+    return mla_kernels_of_plan(be->kernels, plan);
+}
+
+struct cu_ran *cu_ran_of(struct backend *be, const struct plan *plan)
+{
+    return &be->ran[cu_kernels_of(be, plan) != be->kernels];
+}
+
 /* ---- beginning ---- */
 
 /* A launch cannot be refused any more, and half of one cannot be taken back: every failure is the end of the device. */
@@ -121,9 +131,9 @@ static bool write_blob(struct backend *be, const struct be_batch *batch, unsigne
 {
     bool again = batch->plan_id != 0 && *plan_id == batch->plan_id;
     *plan_id = 0; /* what a writing that fails leaves is nobody's */
-    if (!maps_ok(be, (again ? mla_kernels_blob_write_again
-                            : mla_kernels_blob_write)(be->kernels, batch->plan, batch->jobs, batch->n_jobs, batch->seqs,
-                                                      batch->n_seqs, blob, address, be->workspace, launch)))
+    if (!maps_ok(be, (again ? mla_kernels_blob_write_again : mla_kernels_blob_write)(
+                         cu_kernels_of(be, batch->plan), batch->plan, batch->jobs, batch->n_jobs, batch->seqs,
+                         batch->n_seqs, blob, address, be->workspace, launch)))
         return false;
     *plan_id = batch->plan_id;
     return true;
@@ -150,8 +160,8 @@ static bool put_large_blob(struct backend *be, const struct be_batch *batch, siz
     CUdeviceptr to = be->workspace + used_bytes;
     void *blob = large_blob(be, bytes);
     return blob &&
-           maps_ok(be, mla_kernels_blob_write(be->kernels, batch->plan, batch->jobs, batch->n_jobs, batch->seqs,
-                                              batch->n_seqs, blob, to, be->workspace, launch)) &&
+           maps_ok(be, mla_kernels_blob_write(cu_kernels_of(be, batch->plan), batch->plan, batch->jobs, batch->n_jobs,
+                                              batch->seqs, batch->n_seqs, blob, to, be->workspace, launch)) &&
            cu_call_ok(be, be->cu.cuMemcpyHtoDAsync(to, blob, bytes, be->stream), "cuMemcpyHtoDAsync");
 }
 
@@ -159,8 +169,9 @@ static bool put_large_blob(struct backend *be, const struct be_batch *batch, siz
 static bool put_blob(struct backend *be, const struct be_batch *batch, struct cu_slot *slot,
                      struct mla_kernels_launch *launch)
 {
-    size_t bytes = mla_kernels_blob_bytes(be->kernels, batch->plan, batch->n_jobs, batch->n_seqs);
-    uint64_t used = mla_kernels_workspace_bytes(be->kernels, batch->plan, batch->n_jobs, batch->seqs, batch->n_seqs);
+    const struct mla_kernels *kernels = cu_kernels_of(be, batch->plan);
+    size_t bytes = mla_kernels_blob_bytes(kernels, batch->plan, batch->n_jobs, batch->n_seqs);
+    uint64_t used = mla_kernels_workspace_bytes(kernels, batch->plan, batch->n_jobs, batch->seqs, batch->n_seqs);
     bool large = bytes > CU_BLOB_BYTES, in_place = be->options.blob_pinned;
     used = (used + CU_WORKSPACE_ALIGN - 1) / CU_WORKSPACE_ALIGN * CU_WORKSPACE_ALIGN;
     if (used > be->workspace_bytes || (large && bytes > be->workspace_bytes - used)) {
@@ -189,7 +200,7 @@ static bool ahead_is_free(struct backend *be, const struct cu_ahead *ahead)
 
 static bool write_ahead(struct backend *be, const struct be_batch *batch, struct cu_ahead *ahead)
 {
-    size_t bytes = mla_kernels_blob_bytes(be->kernels, batch->plan, batch->n_jobs, batch->n_seqs);
+    size_t bytes = mla_kernels_blob_bytes(cu_kernels_of(be, batch->plan), batch->plan, batch->n_jobs, batch->n_seqs);
     bool in_place = be->options.blob_pinned;
     if (bytes > CU_BLOB_BYTES || !ahead_is_free(be, ahead))
         return false;
@@ -257,11 +268,15 @@ static bool put_end(struct backend *be, struct cu_slot *slot)
                                           "cuStreamWriteValue64");
 }
 
-static bool run_kernels(struct backend *be, const struct mla_kernels_launch *launch)
+static bool run_kernels(struct backend *be, const struct plan *plan, const struct mla_kernels_launch *launch)
 {
     CUresult r = CUDA_ERROR_UNKNOWN;
-    if (mla_kernels_launch(be->kernels, be->stream, launch, &r) == 0)
+    struct cu_ran *ran = cu_ran_of(be, plan);
+    if (mla_kernels_launch(cu_kernels_of(be, plan), be->stream, launch, &r) == 0) {
+        ran->kernels |= plan->n_items != 0;
+        ran->reducer |= plan->n_reduces != 0;
         return true;
+    }
     cu_lose(be, r, "cuLaunchKernelEx");
     return false;
 }
@@ -288,10 +303,8 @@ static void begin_launch(struct backend *be, struct cu_slot *slot)
         /* Until it has ended: not before this. */
         batch->started_ns = mla_now_ns();
         if ((slot->timed && !cu_call_ok(be, be->cu.cuEventRecord(slot->started, be->stream), "cuEventRecord")) ||
-            !run_kernels(be, &launch))
+            !run_kernels(be, batch->plan, &launch))
             return;
-        be->ran_kernels |= batch->plan->n_items != 0;
-        be->ran_reducer |= batch->plan->n_reduces != 0;
     }
     if (!write_done_words(be, batch, slot) || !put_end(be, slot))
         return;

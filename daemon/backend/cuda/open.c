@@ -169,11 +169,27 @@ static void copy_options(struct cu_options *o, const struct be_config *config)
         o->costs = *config->costs;
 }
 
+static uint64_t scratch_with(const struct mla_kernels *kernels, const struct plan_request *request)
+{
+    struct plan_request r = *request;
+    r.device = mla_kernels_facts(kernels)->device;
+    uint64_t scratch = mla_kernels_scratch_bytes_max(kernels, &r), blob = mla_kernels_blob_bytes_max(kernels, &r);
+    return scratch == UINT64_MAX || blob == UINT64_MAX ? UINT64_MAX : scratch + blob + CU_WORKSPACE_ALIGN;
+}
+
+/* A job's company may change which kernels it takes. */
 static uint64_t cuda_scratch_bytes(const struct backend *be, const struct plan_request *request)
 {
-    uint64_t scratch = mla_kernels_scratch_bytes_max(be->kernels, request);
-    uint64_t blob = mla_kernels_blob_bytes_max(be->kernels, request);
-    return scratch == UINT64_MAX || blob == UINT64_MAX ? UINT64_MAX : scratch + blob + CU_WORKSPACE_ALIGN;
+    const struct mla_kernels *few_rows = mla_kernels_few_rows(be->kernels);
+    uint64_t bytes = scratch_with(be->kernels, request), few_bytes = few_rows ? scratch_with(few_rows, request) : 0;
+    return bytes > few_bytes ? bytes : few_bytes;
+}
+
+static void cuda_fit(const struct backend *be, struct plan_request *request)
+{
+    const struct mla_kernels *kernels = mla_kernels_for(be->kernels, request);
+    request->device = mla_kernels_facts(kernels)->device;
+    request->costs = kernels == be->kernels ? be->facts.costs : mla_kernels_facts(kernels)->costs;
 }
 
 static struct timespec after_ns(uint64_t ns)
@@ -206,6 +222,7 @@ static struct backend *new_backend(const struct be_config *config)
     copy_options(&be->options, config);
     list_init(&be->mappings);
     be_steps_init(&be->steps, &be->facts, be, cuda_scratch_bytes, cu_step_ended, be);
+    be->steps.fit = cuda_fit;
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
@@ -319,6 +336,7 @@ const struct be_ops be_cuda_ops = {
     .submit = cuda_submit,
     .host_alloc = cuda_host_alloc,
     .host_free = cuda_host_free,
+    .fit = cuda_fit,
     .scratch_bytes = cuda_scratch_bytes,
     .progress = cuda_progress,
 };

@@ -71,9 +71,10 @@ static bool is_alone(const struct backend *be)
 }
 
 /* Kernels are loaded when they are first launched, for which a driver may wait for the stream. */
-static bool has_run(const struct backend *be, const struct plan *plan)
+static bool has_run(struct backend *be, const struct plan *plan)
 {
-    return plan->n_items != 0 && be->ran_kernels && (plan->n_reduces == 0 || be->ran_reducer);
+    const struct cu_ran *ran = cu_ran_of(be, plan);
+    return plan->n_items != 0 && ran->kernels && (plan->n_reduces == 0 || ran->reducer);
 }
 
 void cu_park(struct backend *be, struct be_steps_batch *b, uint32_t index)
@@ -89,7 +90,7 @@ void cu_park(struct backend *be, struct be_steps_batch *b, uint32_t index)
         !cu_call_ok(be, be->cu.cuStreamWaitValue64(be->stream, park->device, park->value, CU_STREAM_WAIT_VALUE_GEQ),
                     "cuStreamWaitValue64"))
         return;
-    if (mla_kernels_launch(be->kernels, be->stream, &be->ahead[index].launch, &r) != 0) {
+    if (mla_kernels_launch(cu_kernels_of(be, b->batch.plan), be->stream, &be->ahead[index].launch, &r) != 0) {
         cu_lose(be, r, "cuLaunchKernelEx");
         return;
     }
@@ -150,13 +151,14 @@ static bool put_dummy(struct backend *be)
     struct cu_park *park = &be->park;
     const struct be_batch *batch = &park->parked->batch;
     unsigned char *blob = (unsigned char *)park->pinned + WORDS_BYTES;
-    size_t bytes = mla_kernels_blob_bytes(be->kernels, batch->plan, 1, batch->n_seqs);
+    struct mla_kernels *kernels = cu_kernels_of(be, batch->plan);
+    size_t bytes = mla_kernels_blob_bytes(kernels, batch->plan, 1, batch->n_seqs);
     struct cu_ahead *ahead = &be->ahead[park->index];
     bool in_place = be->options.blob_pinned;
     struct mla_abi_job job;
     struct mla_kernels_launch launch;
     make_dummy(be, batch, &job);
-    if (mla_kernels_blob_write(be->kernels, batch->plan, &job, 1, make_dummy_seqs(park, batch), batch->n_seqs,
+    if (mla_kernels_blob_write(kernels, batch->plan, &job, 1, make_dummy_seqs(park, batch), batch->n_seqs,
                                in_place ? ahead->blob : blob, in_place ? ahead->blob_device : ahead->blob_device_copy,
                                be->workspace, &launch) != 0) {
         cu_lose(be, CUDA_ERROR_INVALID_VALUE, "cuTensorMapEncodeTiled");

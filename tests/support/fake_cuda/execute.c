@@ -7,6 +7,7 @@
 #include "tests/support/fake_cuda/fake.h"
 
 #define SPIN_STEP_NS UINT64_C(100000)
+#define CTA_ROWS     64u
 
 struct fake_scratch {
     struct cpu_scratch cpu;
@@ -74,6 +75,26 @@ static void reduce(CUstream stream, const struct cpu_launch *launch, uint32_t fl
         copy_status(launch->batch);
 }
 
+/* Each CTA of a cluster has up to 64 rows of a unit, and each cluster the units of its list: records of other kernels
+ * than those that are launched would leave rows or units undone. */
+static void check_units(const struct fake_op *op)
+{
+    const struct mla_sm90_launch *l = &op->kernel.units;
+    const struct mla_sm90_seq *seqs = at(l->seqs);
+    const uint32_t *lists = at(l->lists);
+    uint64_t units = 0;
+    for (uint32_t s = 0; s < l->abi.n_seqs; s++) {
+        const struct mla_sm90_part *parts = at(seqs[s].parts);
+        units += seqs[s].n_parts;
+        for (uint32_t p = 0; p < seqs[s].n_parts; p++)
+            if (parts[p].rows > CTA_ROWS * op->kernel.cluster_ctas)
+                fake_abort("a unit of %u rows for clusters of %u", parts[p].rows, op->kernel.cluster_ctas);
+    }
+    if (units != l->n_units || lists[op->kernel.clusters] != l->n_units)
+        fake_abort("%llu units of %u, and lists of %u for %u clusters", (unsigned long long)units, l->n_units,
+                   lists[op->kernel.clusters], op->kernel.clusters);
+}
+
 static void run_launch(CUstream stream, enum fake_kernel kernel, const struct mla_abi_launch *l)
 {
     struct plan plan = {.tiles = at(l->tiles),
@@ -112,6 +133,8 @@ CUresult fake_execute_kernel(CUstream stream, struct fake_op *op)
     } else if (kernel == FAKE_H128_UNPACK) {
         fake_h128_unpack(&op->kernel.h128);
     } else if (kernel != FAKE_READ && kernel != FAKE_EMPTY) {
+        if (kernel == FAKE_DECODE_UNITS && op->kernel.launch.n_items > 0)
+            check_units(op);
         run_launch(stream, kernel, &op->kernel.launch);
     }
     return CUDA_SUCCESS;

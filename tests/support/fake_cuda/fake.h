@@ -10,6 +10,7 @@
 
 #include "kernels/abi/abi.h"
 #include "kernels/baseline/h128_args.h"
+#include "kernels/sm90/launch.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
 
 #define FAKE_API          __attribute__((visibility("default")))
@@ -186,7 +187,11 @@ struct fake_op {
         } event;
         struct {
             CUfunction function;
-            struct mla_abi_launch launch;
+            union {
+                struct mla_abi_launch launch;
+                struct mla_sm90_launch units; /* FAKE_PREPARE, FAKE_DECODE_UNITS */
+            };
+            uint32_t clusters, cluster_ctas; /* of the grid, of a cluster */
             struct h128_args h128; /* FAKE_H128_* */
             uint64_t number;       /* FAKE_SPIN: nanoseconds; FAKE_READ: address */
         } kernel;

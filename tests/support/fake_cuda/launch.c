@@ -122,8 +122,12 @@ FAKE_API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction func
         memcpy(&op->kernel.number, params[0], sizeof op->kernel.number);
     else if (fake_is_h128(function->kernel))
         memcpy(&op->kernel.h128, params[0], sizeof op->kernel.h128);
+    else if (function->kernel == FAKE_PREPARE || function->kernel == FAKE_DECODE_UNITS)
+        memcpy(&op->kernel.units, params[0], sizeof op->kernel.units);
     else if (function->kernel != FAKE_EMPTY)
         memcpy(&op->kernel.launch, params[0], sizeof op->kernel.launch);
+    op->kernel.cluster_ctas = (uint32_t)cluster_of(config);
+    op->kernel.clusters = config->gridDimX / op->kernel.cluster_ctas;
     return waited(config->hStream, fake_enqueue(config->hStream, op));
 }
 
