@@ -9,7 +9,7 @@
 #define BENCH_NOTES_MAX  48
 #define BENCH_ROWS_MAX   2048
 #define BENCH_CELLS_MAX  48
-#define BENCH_LABELS_MAX 4
+#define BENCH_LABELS_MAX 5
 #define BENCH_BARS_MAX   64
 #define BENCH_TEXT_MAX   128
 

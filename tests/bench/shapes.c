@@ -27,7 +27,8 @@ static const char help[] =
     "  --rows, --kv         sweeps: Q 1 to 64 with B 4; KV 64 to 1M with B 1 and 8\n"
     "  --ragged             sequences of 1 to KV tokens and 1 to Q queries\n"
     "Options:\n"
-    "  --variants A,B,...   sections of kernels.ini, the native one first (sm90,mla1,h128); missing ones are said.\n"
+    "  --variants A,B,...   sections of kernels.ini, the native one first (sm90,mla1,h128); missing ones are said. A\n"
+    "                       section with few_rows leaves to that what the daemon would, save in --splits.\n"
     "                       h128: an adapter that pads the native one's heads to 128 and sends four tokens a request\n"
     "  --batches, --q-len, --kv-len LIST, --heads N   other shapes than B 1,4,16,64, Q 4,8, KV 65536,131072, H 96\n"
     "  --iterations N       launches of a graph (20)\n"
@@ -35,6 +36,7 @@ static const char help[] =
     "  --warmup MS          of each reference shape (100)\n"
     "  --raw MS             of a launch of the raw-WGMMA loop, 0: not measured (150)\n"
     "  --splits-max N       uniform splits that --splits tries (64)\n"
+    "  --own-kernels        each variant by itself: the native one does not leave few rows to its few_rows\n"
     "  --no-parts           does not time prepare, reducer and adapters alone\n"
     "\n"
     "Prints us [q1 q3  min max]; \"1.2x A\" is this variant's rate over A's. --check: exit 1 when a bar is missed;\n"
@@ -100,6 +102,7 @@ static bool take_options(int argc, char **argv, struct run *run, struct options 
     o->warmup_ms = bench_option(argc, argv, "--warmup", 100, 0, 10000);
     o->raw_ms = bench_option(argc, argv, "--raw", 150, 0, 10000);
     run->no_parts = bench_flag(argc, argv, "--no-parts");
+    run->own_kernels = bench_flag(argc, argv, "--own-kernels");
     run->quick = bench_flag(argc, argv, "--quick");
     bool any = false;
     for (size_t m = 0; m < MODES; m++)

@@ -84,6 +84,8 @@ def reference():
               f"{row['name']}: ratio")
         check(row["over_" + row["variant"]] == 1, f"{row['name']}: ratio to itself")
         check(row["launches"] == 3 and row["repeats"] == 5, f"{row['name']}: launches and repeats")
+        want = "sm90-64" if row["variant"] == "sm90" else row["variant"]
+        check(row["section"] == want, f"{row['name']}: few rows by {row['section']}")
         check(row["fp8_peer_us"] is None, f"{row['name']}: nobody published this shape")
         parts = [row[k] for k in ("prepare_us", "decode_us", "reduce_us", "adapters_us") if row[k] is not None]
         check(close(sum(parts), row["us"]), f"{row['name']}: parts do not sum up")
@@ -104,6 +106,7 @@ def padded():
         return
     for row in timed.values():
         check_times("padded", row)
+    check(timed["sm90"]["section"] == "sm90", f"many rows by {timed['sm90']['section']}")
     check(timed["h128"]["row_slots"] == 5 * 128 and timed["sm90"]["row_slots"] == 512, "slots of padded rows")
     check(timed["h128"]["adapters_us"] > 0 and timed["sm90"]["adapters_us"] is None, "the adapter's kernels")
 
@@ -137,6 +140,7 @@ def splits():
         best = min(again, key=lambda row: row["us"])
         for row in of.values():
             check_times("splits", row)
+            check(row["section"] == "sm90", f"{row['name']}: constants of sm90 from {row['section']}")
             check(close(row["over_best"], row["us"] / best["us"]), f"{row['name']}: over_best")
             if row["way"].startswith("uniform"):
                 check(row["splits"] == int(row["way"].split()[1]), f"{row['name']}: {row['splits']} splits")
@@ -180,6 +184,13 @@ def others():
     check(report["bars"] == [], "bars are for the whole lists")
 
 
+def own_kernels():
+    for more, want in ([], "sm90-64"), (["--own-kernels"], "sm90"):
+        rows, _, out = run_files("own", TINY + ["--variants", "sm90", "--second", "--batch", "2", "--rate", "2"] + more)
+        found = {row["section"] for row in rows if row.get("table") == "second"}
+        check(found == {want} and f", {want}, splits" in out, f"second list {more} by {found}")
+
+
 def exits():
     code, out, _ = run(["--help"])
     check(code == 0 and out.startswith("usage: mla-bench shapes"), f"--help: exit {code}")
@@ -195,7 +206,7 @@ def exits():
     check(code == 2 and "has a bar" in err, f"--check without bars: exit {code}, {err}")
 
 
-for part in (exits, reference, padded, errors, splits, costs, others):
+for part in (exits, reference, padded, errors, splits, costs, others, own_kernels):
     part()
 for failure in failures:
     print(failure)

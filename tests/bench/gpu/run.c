@@ -19,6 +19,7 @@ static uint32_t fewer(double most, uint32_t least, uint32_t wanted)
 static void open_way(struct run *run, struct way *way, const struct ways_rule *rule)
 {
     way->options.launches = rule->iterations;
+    way->options.own_kernels |= run->own_kernels;
     way->rc = work_open(&way->work, way->variant, &run->pool, way->shape, &way->options);
     if (way->rc != 0)
         return;
@@ -106,6 +107,7 @@ void way_cells(struct bench_row *row, const struct way *way)
     const struct bench_stats *us = &way->timed.us;
     const struct shape *shape = way->shape;
     const struct plan *plan = &way->work.plan;
+    bench_label(row, "section", work_section(&way->work));
     bench_cell(row, "b", shape->batch, 0);
     bench_cell(row, "q_len", shape->q_len, 0);
     bench_cell(row, "kv_len", shape->kv_len, 0);

@@ -26,6 +26,7 @@ struct run {
     double raw_tflops; /* NaN: not measured */
     double rate_b64;   /* TFLOP/s of the largest batch: from this run or an option; NaN: unknown */
     bool no_parts;
+    bool own_kernels;                           /* variants by themselves */
     bool quick;                                 /* --errors: small batches alone */
     uint32_t splits_max;                        /* --splits: the most that a tile is cut into */
     uint32_t batch;                             /* --second */

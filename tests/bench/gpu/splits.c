@@ -47,6 +47,7 @@ static void add_way(struct search *s, enum plan_policy policy, uint32_t splits, 
     way->shape = &s->shape;
     way->options.policy = policy;
     way->options.splits = splits;
+    way->options.own_kernels = true; /* whose costs are fitted to this */
     if (splits == 0)
         snprintf(way->label, sizeof way->label, "%s", policy_name(policy));
     else

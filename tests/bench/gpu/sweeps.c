@@ -35,9 +35,9 @@ double sweep_shape(struct run *run, const char *table, const struct shape *shape
     way_cells(row, &way);
     bench_cell(row, "roofline_us", roofline_us(run, shape), 1);
     bench_cell(row, "roofline_share", share, 4);
-    printf("  %-28s %9.1f us [%.1f %.1f] %7.1f TFLOP/s %6.0f GB/s, splits %u, units %u, model %.1f us", shape->name, us,
-           way.timed.us.q1, way.timed.us.q3, way_tflops(&way), shape->bytes / us * 1e-3, way.work.plan.max_splits,
-           way.work.plan.item_units, (double)way.work.plan.predicted_ns * 1e-3);
+    printf("  %-28s %9.1f us [%.1f %.1f] %7.1f TFLOP/s %6.0f GB/s, %s, splits %u, units %u, model %.1f us", shape->name,
+           us, way.timed.us.q1, way.timed.us.q3, way_tflops(&way), shape->bytes / us * 1e-3, work_section(&way.work),
+           way.work.plan.max_splits, way.work.plan.item_units, (double)way.work.plan.predicted_ns * 1e-3);
     if (!isnan(share))
         printf(", %.1f %% of the roofline", 100 * share);
     printf("\n");

@@ -37,14 +37,10 @@ void variant_close(struct variant *variant)
 
 static int make_plan(struct work *work, const struct work_options *options)
 {
-    const struct mla_kernels_facts *facts = work->variant->facts;
     const struct shape *shape = work->shape;
     struct plan_seq *seqs = gpu_array(shape->n_seqs, sizeof *seqs);
     struct plan_job job = {.n_seqs = shape->n_seqs, .mask = MLA_ABI_MASK_CAUSAL};
-    struct plan_request request = {.device = facts->device,
-                                   .costs = facts->costs,
-                                   .policy = options->policy != 0 ? options->policy : PLAN_AUTO,
-                                   .tile_rows = options->tile_rows != 0 ? options->tile_rows : facts->tile_rows,
+    struct plan_request request = {.policy = options->policy != 0 ? options->policy : PLAN_AUTO,
                                    .heads = shape->heads,
                                    .splits = options->splits,
                                    .jobs = &job,
@@ -54,9 +50,15 @@ static int make_plan(struct work *work, const struct work_options *options)
     struct plan *plan = &work->plan;
     for (uint32_t s = 0; s < shape->n_seqs; s++)
         seqs[s] = (struct plan_seq){shape->seqs[s].q_len, shape->seqs[s].kv_len_max};
+    if (!options->own_kernels)
+        work->kernels = mla_kernels_for(work->kernels, &request);
+    const struct mla_kernels_facts *facts = mla_kernels_facts(work->kernels);
+    request.device = facts->device;
+    request.costs = facts->costs;
+    request.tile_rows = options->tile_rows != 0 ? options->tile_rows : facts->tile_rows;
     int rc = plan_bound(&request, &plan->capacity);
     if (rc == 0) {
-        uint64_t scratch = mla_kernels_scratch_bytes_max(work->variant->kernels, &request);
+        uint64_t scratch = mla_kernels_scratch_bytes_max(work->kernels, &request);
         request.workspace_bytes_max = scratch < work->pool->workspace_bytes ? work->pool->workspace_bytes - scratch : 0;
         plan->tiles = gpu_array(plan->capacity.tiles, sizeof *plan->tiles);
         plan->items = gpu_array(plan->capacity.items, sizeof *plan->items);
@@ -98,7 +100,7 @@ static int make_launches(struct work *work, const struct work_options *options)
 {
     const struct gpu *gpu = work->pool->gpu;
     const struct shape *shape = work->shape;
-    struct mla_kernels *kernels = work->variant->kernels;
+    struct mla_kernels *kernels = work->kernels;
     if (mla_kernels_workspace_bytes(kernels, &work->plan, 1, shape->seqs, shape->n_seqs) > work->pool->workspace_bytes)
         return -ENOSPC;
     uint32_t copies = pool_copies(work->pool, shape, options->launches);
@@ -164,6 +166,7 @@ int work_open(struct work *work, const struct variant *variant, const struct poo
 {
     memset(work, 0, sizeof *work);
     work->variant = variant;
+    work->kernels = variant->kernels;
     work->pool = pool;
     work->shape = shape;
     int rc;
@@ -197,12 +200,17 @@ void work_close(struct work *work)
     memset(work, 0, sizeof *work);
 }
 
+const char *work_section(const struct work *work)
+{
+    return mla_kernels_facts(work->kernels)->variant;
+}
+
 void work_launch(const struct work *work, uint32_t i)
 {
     const struct gpu *gpu = work->pool->gpu;
     CUresult result = CUDA_SUCCESS;
     int rc = work->padded ? h128_launch(work->padded[i], gpu->stream, &result)
-                          : mla_kernels_launch(work->variant->kernels, gpu->stream, &work->launches[i], &result);
+                          : mla_kernels_launch(work->kernels, gpu->stream, &work->launches[i], &result);
     if (rc == 0)
         return;
     fprintf(stderr, "\nmla-bench: %s does not launch %s: %s: %s\n", work->variant->name, work->shape->name,

@@ -17,8 +17,8 @@ struct variant {
     char why[256];     /* when kernels is NULL */
 };
 
-/* Opens a section of the manifest by name ("": the first that fits), through the tap; "h128" is the adapter around the
- * section native. */
+/* Opens a section of the manifest, with the one for few rows beside it, by name ("": the first that fits), through the
+ * tap; "h128" is the adapter around the section native. */
 void variant_open(struct variant *variant, const struct cuda_driver *tapped, const char *name, const char *native);
 void variant_close(struct variant *variant);
 
@@ -26,12 +26,14 @@ struct work_options {
     enum plan_policy policy; /* 0: PLAN_AUTO */
     uint32_t splits;         /* 0: the policy's */
     uint32_t tile_rows;      /* 0: the variant's */
+    bool own_kernels;        /* the variant's own, though others may be faster for few rows */
     uint32_t out_type;       /* 0: MLA_ABI_OUT_E4M3 */
     uint32_t launches;       /* of a graph; 1 or more */
 };
 
 struct work {
     const struct variant *variant;
+    struct mla_kernels *kernels; /* of it: mla_kernels_for() */
     const struct pool *pool;
     const struct shape *shape;
     struct plan plan;                    /* h128: of the padded job, whose memory it is */
@@ -46,6 +48,9 @@ struct work {
 int work_open(struct work *work, const struct variant *variant, const struct pool *pool, const struct shape *shape,
               const struct work_options *options);
 void work_close(struct work *work);
+
+/* The section that is launched: the variant's, or its few_rows. */
+const char *work_section(const struct work *work);
 
 /* Puts one of the launches on the pool's stream. */
 void work_launch(const struct work *work, uint32_t i);

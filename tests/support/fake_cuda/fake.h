@@ -192,8 +192,8 @@ struct fake_op {
                 struct mla_sm90_launch units; /* FAKE_PREPARE, FAKE_DECODE_UNITS */
             };
             uint32_t clusters, cluster_ctas; /* of the grid, of a cluster */
-            struct h128_args h128; /* FAKE_H128_* */
-            uint64_t number;       /* FAKE_SPIN: nanoseconds; FAKE_READ: address */
+            struct h128_args h128;           /* FAKE_H128_* */
+            uint64_t number;                 /* FAKE_SPIN: nanoseconds; FAKE_READ: address */
         } kernel;
     };
     void *staged; /* copy: pageable source, taken at the call */
