@@ -145,8 +145,8 @@ START_TEST(deadline_with_a_job_that_waits)
 }
 END_TEST
 
-/* A launch outlives the deadline: the clients see the end, and the exit code says why. On a GPU status words of what has
- * not been launched are written behind the launch, so the end is all that such a job sees. */
+/* A launch outlives the deadline: the clients see the end, and the exit code says why. On a GPU status words of what
+ * has not been launched are written behind the launch, so the end is all that such a job sees. */
 START_TEST(deadline_with_a_job_that_runs)
 {
     setup(2000, "daemon.drain_timeout_ms=100");
