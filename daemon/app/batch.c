@@ -107,6 +107,7 @@ static int make_plan(struct app *app, struct app_batch *b, struct app_job *const
     if (!describe(app, b, jobs, n_jobs, n_seqs, &request))
         return -ENOMEM;
     be_fit(&app->be, &request);
+    b->resident_units = request.device.resident_units;
     plans_let_go(b);
     return plans_get(app, b, &request);
 }
@@ -301,12 +302,14 @@ static void count(struct app *app, const struct app_batch *b)
     struct metrics *m = &app->metrics;
     const struct plan *plan = &b->plan;
     m->batches++;
+    m->few_rows_batches += plan->rows_per_unit != be_facts(&app->be)->device.rows_per_unit;
     m->tiles += plan->n_tiles;
     m->items += plan->n_items;
     m->reduces += plan->n_reduces;
     m->useful_rows += plan->useful_rows;
     m->row_slots += plan->row_slots;
     m->item_units += plan->item_units;
+    m->unit_slots += (uint64_t)plan->waves * b->resident_units;
     m->waves += plan->waves;
     for (uint32_t i = 0; i < plan->n_items; i++)
         m->pages += plan->items[i].page_end - plan->items[i].page_begin;

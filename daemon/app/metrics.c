@@ -270,6 +270,8 @@ static void render_work(struct out *o, const struct metrics *m)
             m->step_run_ns);
     histogram(o, "mlad_batch_jobs", "Jobs per launch.", &m->batch_jobs, job_bounds, N_JOB_BOUNDS);
     single(o, "mlad_batches_total", MLA_METRIC_COUNTER, "Launches.", m->batches);
+    single(o, "mlad_few_rows_batches_total", MLA_METRIC_COUNTER, "Of those, the ones by the kernels for few rows.",
+           m->few_rows_batches);
     single(o, "mlad_plans_total", MLA_METRIC_COUNTER, "Plans made; a batch that a job leaves is planned again.",
            m->stages);
     single(o, "mlad_plans_failed_total", MLA_METRIC_COUNTER,
@@ -280,6 +282,7 @@ static void render_work(struct out *o, const struct metrics *m)
     single(o, "mlad_rows_total", MLA_METRIC_COUNTER, "Query rows launched.", m->useful_rows);
     single(o, "mlad_row_slots_total", MLA_METRIC_COUNTER, "Row slots that those rows took.", m->row_slots);
     single(o, "mlad_item_units_total", MLA_METRIC_COUNTER, "Units that the items took.", m->item_units);
+    single(o, "mlad_unit_slots_total", MLA_METRIC_COUNTER, "Units of the waves that those ran in.", m->unit_slots);
     single(o, "mlad_pages_total", MLA_METRIC_COUNTER, "Pages of work items launched.", m->pages);
     single(o, "mlad_waves_total", MLA_METRIC_COUNTER, "Times that launches filled the units, each launch rounded up.",
            m->waves);

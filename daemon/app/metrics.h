@@ -51,7 +51,8 @@ struct metrics {
     struct metrics_histogram turn_seconds;    /* of the loop: what others waited for one turn */
     struct metrics_histogram taken_seconds;   /* until the device thread began with a launch */
     struct metrics_histogram release_seconds; /* from a client's end until nothing of it was left */
-    uint64_t batches, tiles, items, reduces, useful_rows, row_slots, item_units, pages, waves;
+    uint64_t batches, tiles, items, reduces, useful_rows, row_slots, item_units, unit_slots, pages, waves;
+    uint64_t few_rows_batches;         /* by other kernels than be_facts tells of: be_fit() */
     uint64_t launch_ns, step_run_ns;   /* of ended launches of jobs; of layers of steps */
     uint64_t stage_ns[METRICS_STAGES]; /* of stage_jobs jobs */
     uint64_t stage_jobs;

@@ -235,8 +235,9 @@ struct app_plan {
 
 struct app_batch {
     struct sched_batch *sched;
-    struct plan plan;      /* its arrays are those of kept, or large */
-    struct app_plan *kept; /* NULL: too large for that, or none */
+    struct plan plan;        /* its arrays are those of kept, or large */
+    struct app_plan *kept;   /* NULL: too large for that, or none */
+    uint32_t resident_units; /* of what the plan is for */
     struct app_plan_buffers large;
     struct app_buffer jobs, seqs, status; /* backend host memory */
     void *scratch;

@@ -306,6 +306,7 @@ static const struct {
     uint64_t *from;
 } plain[] = {
     {"mlad_batches_total", "", &metrics.batches},
+    {"mlad_few_rows_batches_total", "", &metrics.few_rows_batches},
     {"mlad_plans_total", "", &metrics.stages},
     {"mlad_plans_failed_total", "", &metrics.plans_failed},
     {"mlad_tiles_total", "", &metrics.tiles},
@@ -314,6 +315,7 @@ static const struct {
     {"mlad_rows_total", "", &metrics.useful_rows},
     {"mlad_row_slots_total", "", &metrics.row_slots},
     {"mlad_item_units_total", "", &metrics.item_units},
+    {"mlad_unit_slots_total", "", &metrics.unit_slots},
     {"mlad_pages_total", "", &metrics.pages},
     {"mlad_waves_total", "", &metrics.waves},
     {"mlad_clients", "", &gauges.clients},
