@@ -35,6 +35,7 @@ target_compile_definitions(mlad_flags INTERFACE _GNU_SOURCE)
 target_compile_options(mlad_flags INTERFACE
   -Wall -Wextra -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith
   -Wwrite-strings -Wformat=2 -Wimplicit-fallthrough -fno-common -fstack-protector-strong
+  "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=" # messages of tests and records of crashes name files, not machines
   $<$<BOOL:${MLAD_HAS_STACK_CLASH}>:-fstack-clash-protection>
   $<$<BOOL:${MLAD_HAS_CF_PROTECTION}>:-fcf-protection>)
 target_include_directories(mlad_flags INTERFACE "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}")
