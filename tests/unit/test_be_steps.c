@@ -418,6 +418,44 @@ START_TEST(heavy_layers)
 }
 END_TEST
 
+static uint32_t fitted; /* jobs of the request, last */
+
+/* Two jobs or more take other kernels than one. */
+static void fit(const struct backend *backend, struct plan_request *request)
+{
+    (void)backend;
+    fitted = request->n_jobs;
+    request->device.rows_per_unit = fitted > 1 ? 64 : 128;
+    request->device.resident_units = fitted > 1 ? 132 : 66;
+}
+
+/* Layers that share a launch are planned for the kernels that the backend takes them with, and each alone. */
+START_TEST(kernels_of_those_that_share)
+{
+    start();
+    s.fit = fit;
+    be_steps_begin(&s, &a.request);
+    be_steps_begin(&s, &b.request);
+    ready(&a, 0);
+    ready(&b, 0);
+    be_steps_poll(&s, 1);
+    struct be_request *launch = be_steps_launch(&s, 1);
+    ck_assert_uint_eq(fitted, 2);
+    ck_assert_uint_eq(launch->batch->n_jobs, 2);
+    ck_assert_uint_eq(launch->batch->plan->rows_per_unit, 64);
+    ended(launch, 2, 3);
+    ready(&a, 1);
+    be_steps_poll(&s, 4);
+    launch = be_steps_launch(&s, 4);
+    ck_assert_uint_eq(fitted, 1);
+    ck_assert_uint_eq(launch->batch->plan->rows_per_unit, 128);
+    ended(launch, 5, 6);
+    go_on_alone(&a, 2);
+    go_on_alone(&b, 1);
+    end();
+}
+END_TEST
+
 /* No plan: the step ends and says why. */
 START_TEST(a_step_that_cannot_be_planned)
 {
@@ -477,6 +515,7 @@ MLA_SUITE(be_steps)
     tcase_add_test(tc, plans_are_kept_and_launches_prepared);
     tcase_add_test(tc, deadlines_ends_and_abort_values);
     tcase_add_test(tc, heavy_layers);
+    tcase_add_test(tc, kernels_of_those_that_share);
     tcase_add_test(tc, a_step_that_cannot_be_planned);
     tcase_add_test(tc, many);
 }
