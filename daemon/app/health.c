@@ -42,7 +42,8 @@ static bool found(const struct health_look *before, const struct health_look *lo
     case HEALTH_loop_lag:
         return look->turn_max_ns > HEALTH_LOOP_LAG_NS;
     case HEALTH_predictions:
-        return predicted > 0 && (far_above(measured, predicted) || far_above(predicted, measured));
+        return predicted > 0 && ((measured >= HEALTH_RATIO_NS && far_above(measured, predicted)) ||
+                                 (predicted >= HEALTH_RATIO_NS && far_above(predicted, measured)));
     case HEALTH_overloaded:
         return look->refused != before->refused;
     case HEALTH_job_errors:

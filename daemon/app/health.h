@@ -36,7 +36,8 @@ enum health_reason {
 #define HEALTH_DEVICE_LAG_NS UINT64_C(250000000)
 #define HEALTH_OVERDUE_NS    UINT64_C(10000000000) /* beyond HEALTH_OVERDUE_TIMES what was predicted */
 #define HEALTH_OVERDUE_TIMES 8u
-#define HEALTH_RATIO         8u /* launches against predictions, either way */
+#define HEALTH_RATIO         8u /* launches against predictions, either way, in looks with enough of either: */
+#define HEALTH_RATIO_NS      UINT64_C(50000000) /* of a few short launches the waking up is most of what is measured */
 
 /* What is seen at one moment. */
 struct health_look {

@@ -45,8 +45,8 @@ static void bring_about(enum health_reason reason)
         look.turn_max_ns = HEALTH_LOOP_LAG_NS + 1;
         break;
     case HEALTH_predictions:
-        look.predicted_ns += 1000;
-        look.measured_ns += UINT64_C(1001) * HEALTH_RATIO;
+        look.predicted_ns += HEALTH_RATIO_NS;
+        look.measured_ns += (HEALTH_RATIO_NS + 1) * HEALTH_RATIO;
         break;
     case HEALTH_overloaded:
         look.refused++;
@@ -139,8 +139,8 @@ START_TEST(bounds_are_inclusive)
         look.device_lag_ns = HEALTH_DEVICE_LAG_NS;
         look.running_predicted_ns = 1000;
         look.running_ns = HEALTH_OVERDUE_NS + HEALTH_OVERDUE_TIMES * UINT64_C(1000);
-        look.predicted_ns += i % 2 == 0 ? 1000 : 1000 * HEALTH_RATIO;
-        look.measured_ns += i % 2 == 0 ? 1000 * HEALTH_RATIO : 1000;
+        look.predicted_ns += i % 2 == 0 ? HEALTH_RATIO_NS : HEALTH_RATIO_NS * HEALTH_RATIO;
+        look.measured_ns += i % 2 == 0 ? HEALTH_RATIO_NS * HEALTH_RATIO : HEALTH_RATIO_NS;
         ck_assert(!well());
     }
 }
@@ -150,8 +150,8 @@ END_TEST
 START_TEST(predictions_both_ways)
 {
     for (unsigned i = 0; i < 30; i++) {
-        look.predicted_ns += 100000 * HEALTH_RATIO;
-        look.measured_ns += 99999;
+        look.predicted_ns += HEALTH_RATIO_NS;
+        look.measured_ns += HEALTH_RATIO_NS / HEALTH_RATIO - 1;
         well();
     }
     ck_assert(health_is(&h, HEALTH_predictions));
@@ -160,6 +160,17 @@ START_TEST(predictions_both_ways)
     look.predicted_ns = look.measured_ns = UINT64_MAX / 2;
     well_for(100);
     ck_assert_uint_eq(h.now, 0);
+}
+END_TEST
+
+/* Few and short launches, whose ends are seen late, say nothing of the costs. */
+START_TEST(little_work_is_not_judged)
+{
+    for (unsigned i = 0; i < 200; i++) {
+        look.predicted_ns += i % 2 == 0 ? 1000 : HEALTH_RATIO_NS - 1;
+        look.measured_ns += i % 2 == 0 ? HEALTH_RATIO_NS - 1 : 1000;
+        ck_assert(!well());
+    }
 }
 END_TEST
 
@@ -211,6 +222,7 @@ MLA_SUITE(app_health)
     tcase_add_loop_test(tc, now_and_then_is_nothing, 0, HEALTH_REASONS);
     tcase_add_test(tc, bounds_are_inclusive);
     tcase_add_test(tc, predictions_both_ways);
+    tcase_add_test(tc, little_work_is_not_judged);
     tcase_add_test(tc, a_slow_device_thread_advances);
     tcase_add_test(tc, texts);
 }
