@@ -39,7 +39,14 @@ void app_loop(struct app *app)
         uv_run(&app->loop, UV_RUN_DEFAULT);
         return;
     }
-    while (uv_run(&app->loop, mla_now_ns() - active_ns < spin_ns ? UV_RUN_NOWAIT : UV_RUN_ONCE) != 0) {
+    bool spins = false;
+    for (;;) {
+        bool spun = spins;
+        spins = mla_now_ns() - active_ns < spin_ns;
+        if (spins != spun)
+            be_spin(&app->be, spins);
+        if (uv_run(&app->loop, spins ? UV_RUN_NOWAIT : UV_RUN_ONCE) == 0)
+            return;
         if (app->turn_ns != 0)
             turn_end(app, mla_now_ns());
         if (app->closing || app->exit_pending) {

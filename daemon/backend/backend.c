@@ -40,6 +40,11 @@ const struct be_facts *be_facts(const struct be *be)
     return be->ops->facts(be->impl);
 }
 
+void be_spin(struct be *be, bool spins)
+{
+    be->ops->spin(be->impl, spins);
+}
+
 int be_event_fd(const struct be *be)
 {
     return be->ops->event_fd(be->impl);

@@ -206,6 +206,7 @@ struct be_ops {
     int (*event_fd)(const struct backend *be);
     /* Takes up to cap events; returns how many. Clears the descriptor when none is left. */
     size_t (*poll)(struct backend *be, struct be_event *out, size_t cap);
+    void (*spin)(struct backend *be, bool spins);
     /* 0, or -EAGAIN while the request ring is full (it then was not taken). */
     int (*submit)(struct backend *be, struct be_request *request);
     /* Memory that the loop writes and items read; *address is what abi records name. NULL when there is none. 64-byte
@@ -241,6 +242,9 @@ void be_close(struct be *be);
 const struct be_facts *be_facts(const struct be *be);
 int be_event_fd(const struct be *be);
 size_t be_poll(struct be *be, struct be_event *out, size_t cap);
+/* From true to false the caller polls again and again by itself, and events come without event_fd; with false it is
+ * readable if any are left. */
+void be_spin(struct be *be, bool spins);
 int be_submit(struct be *be, struct be_request *request);
 void *be_host_alloc(struct be *be, size_t bytes, uint64_t *address);
 void be_host_free(struct be *be, void *memory);

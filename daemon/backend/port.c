@@ -19,6 +19,13 @@ static void add_one(int fd)
         continue;
 }
 
+static void drain(int fd)
+{
+    uint64_t count;
+    while (read(fd, &count, sizeof count) < 0 && errno == EINTR)
+        continue;
+}
+
 int be_port_open(struct be_port *p)
 {
     memset(p, 0, sizeof *p);
@@ -54,20 +61,33 @@ void be_port_close(struct be_port *p)
     p->event_storage = NULL;
 }
 
+/* After a push: whether the other side may be asleep. It says that it will be before it looks at the ring for the last
+ * time (say()). Both change the flag, if only by nothing: whoever comes second sees what the first has done before, the
+ * record in the ring or the flag. */
+static bool must_wake(_Atomic unsigned *flag, unsigned asleep)
+{
+    return atomic_fetch_add_explicit(flag, 0, memory_order_acq_rel) == asleep;
+}
+
+static void say(_Atomic unsigned *flag, unsigned value)
+{
+    atomic_exchange_explicit(flag, value, memory_order_acq_rel);
+}
+
 int be_port_submit(struct be_port *p, struct be_request *request)
 {
     if (!mla_ring_push(&p->requests, &request))
         return -EAGAIN;
-    add_one(p->wake_fd);
+    if (must_wake(&p->thread_rests, 1))
+        add_one(p->wake_fd);
     return 0;
 }
 
 size_t be_port_poll(struct be_port *p, struct be_event *out, size_t cap)
 {
-    uint64_t count;
-    while (read(p->event_fd, &count, sizeof count) < 0 && errno == EINTR)
-        continue;
     size_t n = 0;
+    if (!atomic_load_explicit(&p->loop_looks, memory_order_relaxed))
+        drain(p->event_fd);
     if (p->has_spare) {
         out[n++] = p->spare;
         p->has_spare = false;
@@ -77,9 +97,19 @@ size_t be_port_poll(struct be_port *p, struct be_event *out, size_t cap)
     /* When the caller's array is full, the descriptor stays readable only if something is left. */
     if (n == cap && mla_ring_pop(&p->events, &p->spare)) {
         p->has_spare = true;
-        add_one(p->event_fd);
+        if (!atomic_load_explicit(&p->loop_looks, memory_order_relaxed))
+            add_one(p->event_fd);
     }
     return n;
+}
+
+void be_port_spin(struct be_port *p, bool spins)
+{
+    say(&p->loop_looks, spins);
+    if (spins)
+        drain(p->event_fd); /* what comes of a report that began before is one wake-up too many */
+    else if (p->has_spare || !mla_ring_empty(&p->events))
+        add_one(p->event_fd);
 }
 
 uint64_t be_port_progress(const struct be_port *p)
@@ -119,7 +149,8 @@ void be_port_report(struct be_port *p, const struct be_event *event)
         struct timespec t = {.tv_nsec = (long)PAUSE_MOST_NS};
         nanosleep(&t, NULL);
     }
-    add_one(p->event_fd);
+    if (must_wake(&p->loop_looks, 0))
+        add_one(p->event_fd);
     p->active_ns = mla_now_ns();
 }
 
@@ -135,11 +166,11 @@ void be_port_pause(struct be_port *p, uint64_t ns)
 {
     struct pollfd poll_fd = {.fd = p->wake_fd, .events = POLLIN};
     struct timespec t = {.tv_sec = (time_t)(ns / MLA_NS_PER_S), .tv_nsec = (long)(ns % MLA_NS_PER_S)};
-    if (ppoll(&poll_fd, 1, &t, NULL) > 0) {
-        uint64_t count;
-        if (read(p->wake_fd, &count, sizeof count) < 0)
-            return;
-    }
+    say(&p->thread_rests, 1);
+    bool woken = mla_ring_empty(&p->requests) && ppoll(&poll_fd, 1, &t, NULL) > 0;
+    say(&p->thread_rests, 0);
+    if (woken)
+        drain(p->wake_fd);
 }
 
 uint64_t be_port_pause_ns(uint64_t quiet_ns, uint64_t spin_ns, uint64_t least_ns)

@@ -21,6 +21,9 @@ struct be_port {
     struct be_event *event_storage;
     int wake_fd;  /* eventfd of the device thread: a request waits, or something else that it should look at */
     int event_fd; /* eventfd of the loop: events wait */
+    /* Who looks at its ring by itself is not woken, which costs a system call on either side. */
+    _Atomic unsigned loop_looks;   /* be_port_spin() */
+    _Atomic unsigned thread_rests; /* in be_port_pause() */
     _Atomic bool stop;
     _Atomic uint64_t progress;
     uint64_t active_ns; /* device thread: when something happened last */
@@ -36,6 +39,7 @@ void be_port_close(struct be_port *port);
 /* Loop's thread; the slots of struct be_ops of the same names. */
 int be_port_submit(struct be_port *port, struct be_request *request);
 size_t be_port_poll(struct be_port *port, struct be_event *out, size_t cap);
+void be_port_spin(struct be_port *port, bool spins);
 uint64_t be_port_progress(const struct be_port *port);
 
 /* Tells the device thread to end. */
@@ -52,7 +56,7 @@ void be_port_report(struct be_port *port, const struct be_event *event);
 /* BE_DONE of a request; error may be NULL. */
 void be_port_done(struct be_port *port, struct be_request *request, const struct mla_error *error);
 
-/* Until the wake descriptor is written or that time is over. */
+/* Until a request comes, the wake descriptor is written or that time is over. */
 void be_port_pause(struct be_port *port, uint64_t ns);
 
 /* How long to pause before the next look at what is polled when nothing has happened for quiet_ns: 0 for the first

@@ -36,6 +36,12 @@ bool mla_ring_push(struct mla_ring *ring, const void *record)
     return true;
 }
 
+bool mla_ring_empty(const struct mla_ring *ring)
+{
+    return atomic_load_explicit(&ring->head, memory_order_relaxed) ==
+           atomic_load_explicit(&ring->tail, memory_order_acquire);
+}
+
 bool mla_ring_pop(struct mla_ring *ring, void *record)
 {
     size_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);

@@ -35,4 +35,7 @@ bool mla_ring_push(struct mla_ring *ring, const void *record);
 /* Copies the oldest record out; false when the ring is empty. Popping thread only. */
 bool mla_ring_pop(struct mla_ring *ring, void *record);
 
+/* Whether there is nothing to pop, as far as the popping thread can see. */
+bool mla_ring_empty(const struct mla_ring *ring);
+
 #endif

@@ -83,6 +83,11 @@ static const struct be_facts *cpu_facts(const struct backend *be)
     return &be->facts;
 }
 
+static void cpu_spin(struct backend *be, bool spins)
+{
+    be_port_spin(&be->device.port, spins);
+}
+
 static int cpu_event_fd(const struct backend *be)
 {
     return be->device.port.event_fd;
@@ -137,6 +142,7 @@ const struct be_ops be_cpu_ops = {
     .close = cpu_close,
     .facts = cpu_facts,
     .event_fd = cpu_event_fd,
+    .spin = cpu_spin,
     .poll = cpu_poll,
     .submit = cpu_submit,
     .host_alloc = cpu_host_alloc,

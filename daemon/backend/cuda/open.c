@@ -293,6 +293,11 @@ static const struct be_facts *cuda_facts(const struct backend *be)
     return &be->facts;
 }
 
+static void cuda_spin(struct backend *be, bool spins)
+{
+    be_port_spin(&be->port, spins);
+}
+
 static int cuda_event_fd(const struct backend *be)
 {
     return be->port.event_fd;
@@ -332,6 +337,7 @@ const struct be_ops be_cuda_ops = {
     .close = cuda_close,
     .facts = cuda_facts,
     .event_fd = cuda_event_fd,
+    .spin = cuda_spin,
     .poll = cuda_poll,
     .submit = cuda_submit,
     .host_alloc = cuda_host_alloc,

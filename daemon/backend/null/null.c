@@ -19,6 +19,8 @@ struct backend {
     int event_fd;
     struct be_event events[EVENTS_MAX];
     size_t first, n;
+    bool spins;    /* null_spin() */
+    bool signaled; /* the descriptor is readable */
     uint64_t progress;
 };
 
@@ -67,18 +69,29 @@ static int null_event_fd(const struct backend *be)
 
 /* The descriptor is readable from the first event on until the last is taken: two calls of the kernel for any number of
  * requests. */
-static void wake(const struct backend *be)
+static void wake(struct backend *be)
 {
     uint64_t one = 1;
+    if (be->spins || be->signaled)
+        return;
+    be->signaled = true;
     while (write(be->event_fd, &one, sizeof one) < 0 && errno == EINTR)
         continue;
+}
+
+static void calm(struct backend *be)
+{
+    uint64_t count;
+    while (be->signaled && read(be->event_fd, &count, sizeof count) < 0 && errno == EINTR)
+        continue;
+    be->signaled = false;
 }
 
 static void report(struct backend *be, const struct be_event *event)
 {
     be->events[(be->first + be->n) % EVENTS_MAX] = *event;
-    if (be->n++ == 0)
-        wake(be);
+    be->n++;
+    wake(be);
 }
 
 static size_t null_poll(struct backend *be, struct be_event *out, size_t cap)
@@ -88,10 +101,18 @@ static size_t null_poll(struct backend *be, struct be_event *out, size_t cap)
         out[n] = be->events[be->first];
         be->first = (be->first + 1) % EVENTS_MAX;
     }
-    uint64_t count;
-    while (be->n == 0 && n > 0 && read(be->event_fd, &count, sizeof count) < 0 && errno == EINTR)
-        continue;
+    if (be->n == 0)
+        calm(be);
     return n;
+}
+
+static void null_spin(struct backend *be, bool spins)
+{
+    be->spins = spins;
+    if (spins)
+        calm(be);
+    else if (be->n > 0)
+        wake(be);
 }
 
 static void map(struct be_region *region, struct mla_error *err)
@@ -189,6 +210,7 @@ const struct be_ops be_null_ops = {
     .close = null_close,
     .facts = null_facts,
     .event_fd = null_event_fd,
+    .spin = null_spin,
     .poll = null_poll,
     .submit = null_submit,
     .host_alloc = null_host_alloc,
