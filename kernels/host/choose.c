@@ -5,7 +5,8 @@
 
 static double pages_of(const struct plan_seq *seq)
 {
-    return (double)(seq->kv_len / MLA_ABI_PAGE_TOKENS + (seq->kv_len % MLA_ABI_PAGE_TOKENS != 0));
+    uint32_t pages = seq->kv_len / MLA_ABI_PAGE_TOKENS + (seq->kv_len % MLA_ABI_PAGE_TOKENS != 0);
+    return (double)pages;
 }
 
 /* Pages times units of a job's part. */
@@ -18,8 +19,8 @@ static double unit_pages_of_job(const struct plan_request *request, const struct
         uint32_t rows = seq->q_len * request->heads, first, end;
         plan_part_of_sequence(job, before, rows, &first, &end);
         before += rows;
-        if (first < end)
-            sum += (double)((end - first - 1) / rows_per_unit + 1) * pages_of(seq);
+        uint32_t units = first < end ? (end - first - 1) / rows_per_unit + 1 : 0;
+        sum += (double)units * pages_of(seq);
     }
     return sum;
 }

@@ -226,6 +226,13 @@ static struct mla_kernels *new_kernels(const struct cuda_driver *driver, bool pr
     return k;
 }
 
+static void free_kernels(struct mla_kernels *k)
+{
+    unload(k);
+    pthread_mutex_destroy(&k->maps.lock);
+    free(k);
+}
+
 /* The section's few_rows. Where the device cannot run those, the section does all launches. */
 static int open_few_rows(const struct opening *of, const struct kernels_manifest *manifest, int shared_bytes)
 {
@@ -245,7 +252,7 @@ static int open_few_rows(const struct opening *of, const struct kernels_manifest
     if (rc == 0)
         of->k->few_rows = o.k;
     else
-        mla_kernels_close(o.k);
+        free_kernels(o.k);
     return rc == -ENOTSUP ? 0 : rc;
 }
 
@@ -302,10 +309,9 @@ void mla_kernels_close(struct mla_kernels *kernels)
 {
     if (!kernels)
         return;
-    mla_kernels_close(kernels->few_rows); /* which has none of its own */
-    unload(kernels);
-    pthread_mutex_destroy(&kernels->maps.lock);
-    free(kernels);
+    if (kernels->few_rows)
+        free_kernels(kernels->few_rows);
+    free_kernels(kernels);
 }
 
 const struct mla_kernels_facts *mla_kernels_facts(const struct mla_kernels *kernels)
