@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define OUT_BYTES (16u << 10)
@@ -69,10 +70,14 @@ static int fds_push(struct mlac_core *core, uint64_t at_byte, int fd, struct mla
     return 0;
 }
 
+#define SMALL_BYTES 512u /* bodies of most requests */
+
 int mlac_core_send(struct mlac_core *core, const struct mlac_request *r, const struct mla_message *msg, const int *fds,
                    size_t n_fds, struct mla_error *err)
 {
-    size_t body = mla_codec_encoded_size(msg);
+    uint8_t small[SMALL_BYTES];
+    size_t body;
+    bool is_small = mla_codec_encode(msg, small, sizeof(small), &body) == 0; /* else body is what it takes */
     uint32_t cap = mla_wire_body_cap(msg->type);
     if (body > cap)
         return refuse(err, MLA_TOO_LARGE, NULL, body, cap, "the request is larger than a frame of its type may be");
@@ -87,7 +92,9 @@ int mlac_core_send(struct mlac_core *core, const struct mlac_request *r, const s
 
     size_t n = 0;
     uint8_t *at = core->out + core->out_tail;
-    if (mla_codec_encode(msg, at + MLA_WIRE_HEADER_BYTES, body, &n) || n != body)
+    if (is_small)
+        memcpy(at + MLA_WIRE_HEADER_BYTES, small, body);
+    else if (mla_codec_encode(msg, at + MLA_WIRE_HEADER_BYTES, body, &n) || n != body)
         return refuse(err, MLA_INTERNAL, NULL, n, body, "the request does not encode");
     for (size_t i = 0; i < n_fds; i++) {
         if (fds_push(core, core->sent_bytes + held, fds[i], err)) {

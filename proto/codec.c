@@ -8,6 +8,8 @@
 _Static_assert(MLA_LAYERS_MAX * sizeof(struct mla_decode_request) + 4096 <= MLA_CODEC_SLACK_BYTES,
                "an arena of body_len + slack holds the largest TEMPLATE_OPEN");
 
+#define SHORT_BYTES 512u
+
 const struct mla_body *mla_body_of_type(uint16_t type)
 {
     switch (type) {
@@ -34,8 +36,7 @@ static void init_fields(const struct mla_body *body, uint8_t *plain)
     static const char *const empty = "";
     for (unsigned i = 0; i < body->n_fields; i++) {
         const struct mla_field *f = &body->fields[i];
-        const ProtobufCFieldDescriptor *d = &body->schema->fields[i];
-        if (d->type == PROTOBUF_C_TYPE_STRING && !(f->flags & MLA_F_INLINE) && body != &mla_body_status)
+        if (f->flags & MLA_F_TEXT)
             memcpy(plain + f->offset, &empty, sizeof(empty));
         else if (f->def)
             memcpy(plain + f->offset, &f->def, f->size);
@@ -100,7 +101,7 @@ int mla_codec_decode(uint16_t type, const uint8_t *body, size_t n, struct mla_ar
 size_t mla_codec_encoded_size(const struct mla_message *msg)
 {
     const struct mla_body *table = mla_body_of_type(msg->type);
-    return table ? mla_body_encode(table, &msg->reply, NULL) : 0;
+    return table ? mla_body_encode(table, &msg->reply, NULL, 0) : 0;
 }
 
 int mla_codec_encode(const struct mla_message *msg, uint8_t *out, size_t cap, size_t *n)
@@ -109,11 +110,15 @@ int mla_codec_encode(const struct mla_message *msg, uint8_t *out, size_t cap, si
     *n = 0;
     if (!table)
         return -EINVAL;
-    *n = mla_body_encode(table, &msg->reply, NULL);
+    /* From its end to its front: most are short, and written before their length is known. */
+    size_t first = cap < SHORT_BYTES ? cap : SHORT_BYTES;
+    *n = mla_body_encode(table, &msg->reply, out + first, first);
     if (*n > cap)
         return -ENOBUFS;
-    if (*n > 0)
-        mla_body_encode(table, &msg->reply, out + *n);
+    if (*n > first)
+        mla_body_encode(table, &msg->reply, out + *n, *n);
+    else if (*n > 0 && *n < first)
+        memmove(out, out + first - *n, *n);
     return 0;
 }
 

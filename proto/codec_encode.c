@@ -1,6 +1,6 @@
 /* The one loop that writes every body, driven by the tables (codec_table.h). It writes from the end to the front: so
- * the length of a sub-message is known when it is due, in front of it. Run without a buffer it counts. The stack's
- * depth is the schema's. */
+ * the length of a sub-message is known when it is due, in front of it. Without a buffer, or once that is full, it
+ * counts. The stack's depth is the schema's. */
 #include <string.h>
 
 #include "proto/codec_table.h"
@@ -9,8 +9,18 @@ enum wire_type { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
 
 struct sink {
     uint8_t *end; /* NULL: count only */
+    size_t room;  /* in front of end */
     size_t n;     /* bytes in front of end so far */
 };
+
+/* So many more bytes; false: they are counted and not written, nor is what follows. */
+static bool take(struct sink *s, size_t n)
+{
+    s->n += n;
+    if (s->n > s->room)
+        s->end = NULL;
+    return s->end != NULL;
+}
 
 struct level {
     const struct mla_body *body;
@@ -23,8 +33,7 @@ struct level {
 
 static void put_bytes(struct sink *s, const void *bytes, size_t n)
 {
-    s->n += n;
-    if (s->end && n > 0)
+    if (take(s, n) && n > 0)
         memcpy(s->end - s->n, bytes, n);
 }
 
@@ -33,8 +42,7 @@ static void put_varint(struct sink *s, uint64_t v)
     size_t n = 1;
     for (uint64_t rest = v >> 7; rest; rest >>= 7)
         n++;
-    s->n += n;
-    if (!s->end)
+    if (!take(s, n))
         return;
     uint8_t *p = s->end - s->n;
     for (; n > 1; n--, v >>= 7)
@@ -164,9 +172,9 @@ static bool next_message(struct level *l, const uint8_t **inner)
     return true;
 }
 
-size_t mla_body_encode(const struct mla_body *body, const void *plain, uint8_t *end)
+size_t mla_body_encode(const struct mla_body *body, const void *plain, uint8_t *end, size_t room)
 {
-    struct sink s = {.end = end};
+    struct sink s = {.end = end, .room = room};
     struct level stack[MLA_DEPTH_MAX] = {{.body = body, .plain = plain, .left = body->n_fields}};
     unsigned numbers[MLA_DEPTH_MAX] = {0}; /* of each level's field in the level below it */
     unsigned depth = 1;

@@ -61,6 +61,9 @@ static const char *field_fault(const struct mla_body *b, unsigned i)
         return fault_at(b, i, "the member lies outside its struct");
     if ((repeated || d->type == PROTOBUF_C_TYPE_BYTES || (f->flags & MLA_F_HAS)) && f->aux == f->offset)
         return fault_at(b, i, "has no count");
+    if ((d->type == PROTOBUF_C_TYPE_STRING && !(f->flags & MLA_F_INLINE) && b != &mla_body_status) !=
+        ((f->flags & MLA_F_TEXT) != 0))
+        return fault_at(b, i, "the table does not say whether it is a text");
     if (d->type == PROTOBUF_C_TYPE_STRING && f->max == 0)
         return fault_at(b, i, "a string without a longest length");
     if (repeated && message && f->count_max == 0)

@@ -27,6 +27,7 @@ enum mla_field_flags {
     MLA_F_NAME = 1 << 6,     /* string: [A-Za-z0-9._-]+ */
     MLA_F_INLINE = 1 << 7,   /* string: a char array in the struct */
     MLA_F_STATUS = 1 << 8,   /* sub-message: a struct mla_error, which has no member present; always sent */
+    MLA_F_TEXT = 1 << 9,     /* string: "" where none came, not NULL */
 };
 
 struct mla_body;
@@ -74,7 +75,7 @@ struct mla_body {
         .flags = (bits), __VA_ARGS__                                                                                   \
     }
 #define MLA_ENUM_X(x, bits, last)    MLA_X(x, (bits) | MLA_F_ENUM, .min = 1, .max = (last))
-#define MLA_TEXT_X(x, bits, longest) MLA_X(x, bits, .max = (longest))
+#define MLA_TEXT_X(x, bits, longest) MLA_X(x, (bits) | MLA_F_TEXT, .max = (longest))
 #define MLA_STATUS_X                 MLA_X(status, MLA_F_REQUIRED | MLA_F_STATUS, .sub = &mla_body_status, .names = mla_status_names)
 
 /* A message whose plain struct and table carry its own name. */
@@ -117,11 +118,12 @@ const char *mla_body_tables_fault(void);
 /* Zeroes the struct and puts its defaults in. */
 void mla_body_init(const struct mla_body *body, void *plain);
 
-/* As mla_codec_decode and mla_codec_encode, for one table. Encoding writes in front of end, which must have the room,
- * and returns the bytes; end NULL counts only. */
+/* As mla_codec_decode and mla_codec_encode, for one table. Encoding writes in front of end, where there is so much
+ * room, and returns the bytes of all; when those are more, what lies in the room means nothing. end NULL counts only.
+ */
 int mla_body_decode(const struct mla_body *body, const uint8_t *bytes, size_t n, struct mla_arena *arena, void *plain,
                     struct mla_error *err);
-size_t mla_body_encode(const struct mla_body *body, const void *plain, uint8_t *end);
+size_t mla_body_encode(const struct mla_body *body, const void *plain, uint8_t *end, size_t room);
 
 /* Fills *err; text is "<field> <what>". Returns 1. */
 int mla_refuse(struct mla_error *err, enum mla_status code, const char *field, uint64_t index, uint64_t value,
