@@ -16,7 +16,7 @@ static struct dc_job *add(struct dc *c, uint32_t heads, uint32_t q_len, uint32_t
 {
     struct dc_seq seqs[SEQS_MOST];
     for (uint32_t s = 0; s < n; s++)
-        seqs[s] = (struct dc_seq){q_len, 130 + s % 100, 0};
+        seqs[s] = (struct dc_seq){q_len, 60 + s % 10, 0};
     return dc_add(c, &(struct dc_shape){.heads = heads,
                                         .n_seqs = n,
                                         .seqs = seqs,
@@ -39,13 +39,13 @@ START_TEST(each_takes_its_own)
 {
     static const struct {
         uint32_t heads, q_len, n, rows;
-    } shapes[] = {{12, 4, 150, FEW_ROWS},  {96, 4, 30, FIRST_ROWS}, {24, 1, 140, FEW_ROWS},
-                  {24, 4, 70, FIRST_ROWS}, {48, 1, 100, FEW_ROWS},  {16, 1, 1, FEW_ROWS}};
+    } shapes[] = {{12, 4, 5, FEW_ROWS}, {96, 4, 2, FIRST_ROWS}, {12, 1, 140, FEW_ROWS}, {65, 1, 70, FIRST_ROWS},
+                  {24, 1, 3, FEW_ROWS}, {24, 4, 3, FIRST_ROWS}, {16, 1, 1, FEW_ROWS}};
     struct rig rig = cuda_rig();
     ck_assert_uint_eq(rig.facts->device.rows_per_unit, FIRST_ROWS);
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         struct dc *c = new_case(&rig, shapes[i].heads, shapes[i].q_len, shapes[i].n, i);
-        c->request.splits = shapes[i].n == 1 ? 3 : 0;
+        c->request.splits = shapes[i].n == 1 ? 2 : 0;
         dc_run(c);
         ck_assert_uint_eq(c->plan.rows_per_unit, shapes[i].rows);
         ck_assert_uint_eq(c->request.device.ctas_per_unit, shapes[i].rows / 64);
@@ -63,8 +63,8 @@ START_TEST(company)
     struct rig rig = cuda_rig();
     for (int i = 0; i < 2; i++) {
         struct dc *c = dc_new(&rig);
-        add(c, 24, 4, i == 0 ? 100 : 2, 1); /* takes as long with either */
-        add(c, 24, 1, i == 0 ? 5 : 90, 2);
+        add(c, 24, 4, i == 0 ? 20 : 1, 1); /* takes as long with either */
+        add(c, 24, 1, i == 0 ? 1 : 20, 2);
         dc_run(c);
         ck_assert_uint_eq(c->plan.rows_per_unit, i == 0 ? FIRST_ROWS : FEW_ROWS);
         dc_check_all(c);
@@ -78,12 +78,12 @@ END_TEST
  * over their own. */
 START_TEST(in_turn)
 {
-    enum { CASES = 5, ROUNDS = 6 };
+    enum { CASES = 5, ROUNDS = 4 };
     struct rig rig = cuda_rig();
     struct dc *c[CASES];
     for (uint32_t i = 0; i < CASES; i++) {
-        c[i] = i % 2 ? new_case(&rig, 96, 4, 3, i) : new_case(&rig, 12, 1, 80 + i, i);
-        c[i]->request.splits = 1 + i % 3;
+        c[i] = i % 2 ? new_case(&rig, 96, 4, 1, i) : new_case(&rig, 12, 1, 68 + i, i);
+        c[i]->request.splits = 1 + i % 2;
         dc_plan(c[i]);
         ck_assert_uint_eq(c[i]->plan.rows_per_unit, i % 2 ? FIRST_ROWS : FEW_ROWS);
         c[i]->batch.plan_id = 1 + i;
