@@ -61,8 +61,8 @@ struct place {
     uint64_t seed;
     const char *socket;
     bool cuda;
-    bool patient; /* one of many: it looks at its words less often, float64 is left to others, and owners have
-                     no successor */
+    bool patient; /* one of many: it looks at its words less often and has less in flight, float64 is left to others,
+                     and owners have no successor */
 };
 
 /* ---- data (data.c) ---- */

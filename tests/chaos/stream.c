@@ -9,7 +9,8 @@
 
 #define LAYERS     2u
 #define WORDS      8u
-#define RELEASE_US UINT64_C(30000000) /* a done word comes to its value, or to its abort value, within this */
+#define RELEASE_US UINT64_C(30000000)  /* a done word comes to its value, or to its abort value, within this */
+#define PATIENT_US UINT64_C(200000000) /* the same on a machine that many share, under a sanitizer */
 
 /* Words: 0 and 1 of single jobs, from 2 on ready and done of each layer. */
 struct stream {
@@ -58,7 +59,7 @@ static void on_event(struct mla_client *c, const struct mla_event *e, void *user
 /* A stream waits for its word whatever the library does meanwhile. False: aborted. */
 static bool wait_word(struct stream *s, size_t word, uint64_t value)
 {
-    uint64_t *at = mla_sync_word(s->sync, word), end_us = now_us() + RELEASE_US;
+    uint64_t *at = mla_sync_word(s->sync, word), end_us = now_us() + (s->p->patient ? PATIENT_US : RELEASE_US);
     while (!mla_word_reached(mla_word_load(at), value)) {
         const struct timespec nap = {0, s->p->patient ? 2000000 : 50000};
         if (now_us() > end_us) {

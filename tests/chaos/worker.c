@@ -9,10 +9,11 @@
 
 #include "tests/support/prng.h"
 
-#define SLOTS   8u
-#define END_US  UINT64_C(60000000) /* for the last answers, when nothing bad happens any more */
-#define NO_POOL UINT32_MAX
-#define POISON  0xa5
+#define SLOTS         8u
+#define PATIENT_SLOTS 2u                 /* that are used by one of many */
+#define END_US        UINT64_C(60000000) /* for the last answers, when nothing bad happens any more */
+#define NO_POOL       UINT32_MAX
+#define POISON        0xa5
 
 enum state { IDLE, BUSY, RESTING }; /* RESTING: answered DISCONNECTED: its memory is not ours before a reconnect */
 
@@ -351,7 +352,8 @@ static void turn(struct worker *w)
     if (w->p->role == ATTACHER && !w->attached && !busy(w))
         attach(w);
     bool may = w->p->role != ATTACHER || w->attached;
-    for (struct slot *s = w->slots; may && s < w->slots + SLOTS; s++)
+    uint32_t slots = w->p->patient ? PATIENT_SLOTS : SLOTS;
+    for (struct slot *s = w->slots; may && s < w->slots + slots; s++)
         if (s->state == IDLE && prng_below(&w->random, 3) == 0)
             submit(w, s);
     for (struct slot *s = w->slots; s < w->slots + SLOTS; s++)
