@@ -39,11 +39,12 @@ static int read_entry(struct weight_entry *e, enum kind kind, char *word, char *
         return -1;
     }
     if (kind == CLIENTS) {
-        if (strlen(word) >= sizeof(e->pattern)) {
+        size_t n = strlen(word);
+        if (n >= sizeof(e->pattern)) {
             snprintf(why, why_bytes, "weights.clients: \"%.64s...\" is longer than a name may be", word);
             return -1;
         }
-        strcpy(e->pattern, word);
+        memcpy(e->pattern, word, n + 1);
     } else if (access_id_of(word, kind == GROUPS, &e->id) != 0) {
         snprintf(why, why_bytes, "weights.%s: there is no %s \"%.64s\"", keys[kind], kind == GROUPS ? "group" : "user",
                  word);

@@ -135,8 +135,8 @@ START_TEST(too_many_for_one_plan)
     for (int i = 0; i < 3; i++)
         done_next();
     plans_hold(8);
-    for (char c = 'a'; c <= 'h'; c++)
-        submit((const char[]){c, '2', '\0'});
+    for (int i = 0; i < 8; i++)
+        submit((const char[]){(char)('a' + i), '2', '\0'});
     for (int i = 0; i < 4; i++)
         done_next();
     tells("0 SUBMIT x1 -> STAGE A.1{x1}, LAUNCH #1 A.1{x1}\n"
