@@ -2,12 +2,12 @@
 # on a machine with a GPU. gpu_kernels stays apart: its rig is another one.
 set(mlad_tests_of
   test_util test_proto test_plan test_kernel_bits test_net_frame_reader test_sched_deadlines test_sched_stories
-  test_plan_ctl test_ctl_top test_reference test_json test_app test_client test_net)
+  test_plan_ctl test_ctl_top test_reference test_json test_app test_client test_net test_kernels_choose)
 foreach(theme lengths tails output faults layouts numerics splits masks words regions random)
   list(APPEND mlad_tests_of backend_${theme})
 endforeach()
 list(APPEND mlad_tests_of test_backend_cuda_memory test_client_cuda)
-foreach(subject workers memory time deaths faults steps recover)
+foreach(subject workers memory time deaths faults few_rows steps recover)
   list(APPEND mlad_tests_of test_gpu_${subject})
 endforeach()
 
