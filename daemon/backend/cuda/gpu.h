@@ -40,6 +40,7 @@
 #define CU_QUERY_NS        UINT64_C(1000000) /* between two questions to the driver whether all is well, while busy */
 #define CU_PARK_SEQS       1024u             /* a layer of more is not parked */
 #define CU_TIMED_EVERY     16u               /* launches, of which two are timed by the device: events cost time */
+#define CU_GRAPH_AFTER     3u                /* launches of the same records: graph.c */
 
 /* An allocation of another process, opened once however many regions lie in it. */
 struct cu_ipc {
@@ -67,6 +68,22 @@ struct cu_mapping {
     CUdeviceptr device; /* of host */
 };
 
+/* Records to where kernels read them; bytes 0: none. */
+struct cu_copy {
+    CUdeviceptr to;
+    const void *from;
+    size_t bytes;
+};
+
+/* graph.c: what launches of the same records have become. */
+struct cu_graph {
+    CUgraphExec exec; /* NULL: not yet */
+    const struct mla_kernels *kernels;
+    struct mla_kernels_launch launch;
+    struct cu_copy copy;
+    uint32_t uses;
+};
+
 struct cu_slot {
     struct be_request *request;
     bool on_stream;  /* ends with its completion word; otherwise when it is the oldest */
@@ -85,6 +102,7 @@ struct cu_slot {
     uint64_t plan_id;             /* be_batch's, of what blob holds */
     CUdeviceptr blob_device;      /* of the pinned one */
     CUdeviceptr blob_device_copy; /* in device memory */
+    struct cu_graph graph;        /* of launches whose records lie here */
 };
 
 /* Records of a launch of steps, written and copied before its words come; beside struct be_steps' batches[]. */
@@ -96,6 +114,7 @@ struct cu_ahead {
     uint64_t plan_id;
     CUdeviceptr blob_device;
     CUdeviceptr blob_device_copy;
+    struct cu_graph graph;
 };
 
 /* A layer on the stream that waits for its word: park.c. */
@@ -126,6 +145,7 @@ struct cu_options {
     bool blob_pageable;
     bool parks;        /* park.c */
     bool programmatic; /* kernels of a launch overlap where they can */
+    bool graphs;       /* graph.c */
     bool own_costs;    /* not the kernels' */
     struct plan_costs costs;
 };
@@ -225,6 +245,14 @@ void cu_pace_ended(struct backend *be, const struct be_batch *batch);
 /* From when until when the end of what runs is expected, and to be looked for without pauses; false: it is no launch.
  */
 bool cu_pace_look(const struct backend *be, uint64_t *from_ns, uint64_t *until_ns);
+
+/* graph.c: on the GPU thread. */
+
+/* The copy and the kernels behind it on the stream, as a graph; false: it is for the caller to put them there, if the
+ * device is not lost. graph: of the place of these records. */
+bool cu_graph_run(struct backend *be, struct cu_graph *graph, const struct mla_kernels *kernels,
+                  const struct mla_kernels_launch *launch, const struct cu_copy *copy);
+void cu_graph_close(struct backend *be, struct cu_graph *graph);
 
 /* park.c: on the GPU thread. */
 CUresult cu_park_open(struct backend *be);

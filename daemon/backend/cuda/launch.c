@@ -76,9 +76,13 @@ void cu_slots_close(struct backend *be)
             if (events[k] && !be->lost)
                 cu_ok(be, be->cu.cuEventDestroy(events[k]), "cuEventDestroy");
     }
-    for (size_t i = 0; i < BE_STEPS_BATCHES; i++)
+    for (size_t i = 0; i < CU_SLOTS; i++)
+        cu_graph_close(be, &be->slots[i].graph);
+    for (size_t i = 0; i < BE_STEPS_BATCHES; i++) {
+        cu_graph_close(be, &be->ahead[i].graph);
         if (be->ahead[i].copied && !be->lost)
             cu_ok(be, be->cu.cuEventDestroy(be->ahead[i].copied), "cuEventDestroy");
+    }
     cu_park_close(be);
     free(be->large);
     free(be->slot_pageable);
@@ -139,17 +143,24 @@ static bool write_blob(struct backend *be, const struct be_batch *batch, unsigne
     return true;
 }
 
-/* While the batch before it runs, beside it; otherwise on its stream, which is shorter. */
-static bool copy_blob(struct backend *be, struct cu_slot *slot, size_t bytes)
+static bool put_copy(struct backend *be, const struct cu_copy *copy, CUstream stream)
 {
-    CUstream stream = be->n_slots > 1 ? be->copies : be->stream;
-    if (!cu_call_ok(be, be->cu.cuMemcpyHtoDAsync(slot->blob_device_copy, slot->blob, bytes, stream),
-                    "cuMemcpyHtoDAsync"))
-        return false;
-    return stream == be->stream ||
-           (cu_call_ok(be, be->cu.cuEventRecord(slot->copied, stream), "cuEventRecord") &&
-            cu_call_ok(be, be->cu.cuStreamWaitEvent(be->stream, slot->copied, CU_EVENT_WAIT_DEFAULT),
-                       "cuStreamWaitEvent"));
+    return copy->bytes == 0 ||
+           cu_call_ok(be, be->cu.cuMemcpyHtoDAsync(copy->to, copy->from, copy->bytes, stream), "cuMemcpyHtoDAsync");
+}
+
+/* While the batch before it runs, beside it; otherwise on its stream, which is shorter, in front of the kernels: left
+ * to run(). */
+static bool copy_blob(struct backend *be, struct cu_slot *slot, struct cu_copy *copy)
+{
+    if (be->n_slots == 1)
+        return true;
+    bool put =
+        put_copy(be, copy, be->copies) &&
+        cu_call_ok(be, be->cu.cuEventRecord(slot->copied, be->copies), "cuEventRecord") &&
+        cu_call_ok(be, be->cu.cuStreamWaitEvent(be->stream, slot->copied, CU_EVENT_WAIT_DEFAULT), "cuStreamWaitEvent");
+    copy->bytes = 0;
+    return put;
 }
 
 /* Behind all that the launch has of the workspace, so in order with the launches before it. The copy has taken the
@@ -167,7 +178,7 @@ static bool put_large_blob(struct backend *be, const struct be_batch *batch, siz
 
 /* Records to where kernels read them: device memory, but see cuda.h. */
 static bool put_blob(struct backend *be, const struct be_batch *batch, struct cu_slot *slot,
-                     struct mla_kernels_launch *launch)
+                     struct mla_kernels_launch *launch, struct cu_copy *copy)
 {
     const struct mla_kernels *kernels = cu_kernels_of(be, batch->plan);
     size_t bytes = mla_kernels_blob_bytes(kernels, batch->plan, batch->n_jobs, batch->n_seqs);
@@ -184,7 +195,10 @@ static bool put_blob(struct backend *be, const struct be_batch *batch, struct cu
     if (!write_blob(be, batch, slot->blob, in_place ? slot->blob_device : slot->blob_device_copy, &slot->plan_id,
                     launch))
         return false;
-    return in_place || copy_blob(be, slot, bytes);
+    if (in_place)
+        return true;
+    *copy = (struct cu_copy){slot->blob_device_copy, slot->blob, bytes};
+    return copy_blob(be, slot, copy);
 }
 
 /* ---- records of steps, ahead of their words ---- */
@@ -227,14 +241,23 @@ bool cu_ahead_write(struct backend *be)
     return true;
 }
 
-/* What was written ahead, or the slot's. */
-static bool put_records(struct backend *be, struct cu_slot *slot, struct mla_kernels_launch *launch)
+/* What was written ahead, or the slot's. copy: what is left to be copied; graph: of the place, NULL: none. */
+static bool put_records(struct backend *be, struct cu_slot *slot, struct mla_kernels_launch *launch,
+                        struct cu_copy *copy, struct cu_graph **graph)
 {
     uint32_t index;
     const struct be_steps_batch *b = be_steps_batch_of(&be->steps, slot->request, &index);
-    if (!b || !b->prepared)
-        return put_blob(be, slot->request->batch, slot, launch);
+    *copy = (struct cu_copy){.bytes = 0};
+    *graph = NULL;
+    if (!b || !b->prepared) {
+        if (!put_blob(be, slot->request->batch, slot, launch, copy))
+            return false;
+        if (copy->bytes != 0) /* nothing runs, so it matters when this one begins */
+            *graph = &slot->graph;
+        return true;
+    }
     *launch = be->ahead[index].launch;
+    *graph = &be->ahead[index].graph;
     return be->options.blob_pinned ||
            cu_call_ok(be, be->cu.cuStreamWaitEvent(be->stream, be->ahead[index].copied, CU_EVENT_WAIT_DEFAULT),
                       "cuStreamWaitEvent");
@@ -268,11 +291,17 @@ static bool put_end(struct backend *be, struct cu_slot *slot)
                                           "cuStreamWriteValue64");
 }
 
-static bool run_kernels(struct backend *be, const struct plan *plan, const struct mla_kernels_launch *launch)
+static bool run(struct backend *be, const struct plan *plan, const struct mla_kernels_launch *launch,
+                const struct cu_copy *copy, struct cu_graph *graph)
 {
     CUresult r = CUDA_ERROR_UNKNOWN;
     struct cu_ran *ran = cu_ran_of(be, plan);
-    if (mla_kernels_launch(cu_kernels_of(be, plan), be->stream, launch, &r) == 0) {
+    struct mla_kernels *kernels = cu_kernels_of(be, plan);
+    if (graph && cu_graph_run(be, graph, kernels, launch, copy))
+        return true;
+    if (be->lost || !put_copy(be, copy, be->stream))
+        return false;
+    if (mla_kernels_launch(kernels, be->stream, launch, &r) == 0) {
         ran->kernels |= plan->n_items != 0;
         ran->reducer |= plan->n_reduces != 0;
         return true;
@@ -293,17 +322,19 @@ static void begin_launch(struct backend *be, struct cu_slot *slot)
 {
     struct be_batch *batch = slot->request->batch;
     struct mla_kernels_launch launch;
+    struct cu_copy copy;
+    struct cu_graph *graph;
     batch->taken_ns = mla_now_ns();
     if (cu_park_go(be, slot->request)) {
         batch->started_ns = batch->taken_ns;
     } else {
         choose_timing(be, slot);
-        if (!put_records(be, slot, &launch))
+        if (!put_records(be, slot, &launch, &copy, &graph))
             return;
         /* Until it has ended: not before this. */
         batch->started_ns = mla_now_ns();
         if ((slot->timed && !cu_call_ok(be, be->cu.cuEventRecord(slot->started, be->stream), "cuEventRecord")) ||
-            !run_kernels(be, batch->plan, &launch))
+            !run(be, batch->plan, &launch, &copy, graph))
             return;
     }
     if (!write_done_words(be, batch, slot) || !put_end(be, slot))

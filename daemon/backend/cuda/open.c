@@ -153,7 +153,7 @@ static bool launches_may_wait(void)
 static void copy_options(struct cu_options *o, const struct be_config *config)
 {
     const char *blob = getenv("MLA_CUDA_BLOB"), *plain = getenv("MLA_CUDA_PLAIN_LAUNCHES");
-    const char *park = getenv("MLA_CUDA_PARK");
+    const char *park = getenv("MLA_CUDA_PARK"), *graphs = getenv("MLA_CUDA_GRAPHS");
     snprintf(o->gpu, sizeof o->gpu, "%s", config->gpu ? config->gpu : "0");
     snprintf(o->kernels_dir, sizeof o->kernels_dir, "%s", config->kernels_dir ? config->kernels_dir : "");
     snprintf(o->variant, sizeof o->variant, "%s", config->variant ? config->variant : "");
@@ -164,6 +164,7 @@ static void copy_options(struct cu_options *o, const struct be_config *config)
     o->parks = park && strcmp(park, "1") == 0 && launches_may_wait();
     o->blob_pageable = blob && strcmp(blob, "pageable") == 0;
     o->blob_pinned = blob && strcmp(blob, "pinned") == 0;
+    o->graphs = graphs && strcmp(graphs, "1") == 0 && !o->blob_pageable;
     o->own_costs = config->costs != NULL;
     if (o->own_costs)
         o->costs = *config->costs;

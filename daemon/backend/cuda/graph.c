@@ -1,0 +1,69 @@
+/* Launches that come again and again as graphs: one call of the driver instead of four.
+ *
+ * A launch is told by its record (addresses and counts) and the copy in front of it; what they point to may change.
+ * When the same has come CU_GRAPH_AFTER times to a place its records are written to, it is captured; another one there
+ * lets go of the graph.
+ */
+#include <string.h>
+
+#include "daemon/backend/cuda/gpu.h"
+
+static bool is_of(const struct cu_graph *graph, const struct mla_kernels *kernels,
+                  const struct mla_kernels_launch *launch, const struct cu_copy *copy)
+{
+    return graph->kernels == kernels && memcmp(&graph->launch, launch, sizeof *launch) == 0 &&
+           graph->copy.to == copy->to && graph->copy.from == copy->from && graph->copy.bytes == copy->bytes;
+}
+
+void cu_graph_close(struct backend *be, struct cu_graph *graph)
+{
+    if (graph->exec && !be->lost)
+        cu_ok(be, be->cu.cuGraphExecDestroy(graph->exec), "cuGraphExecDestroy");
+    graph->exec = NULL;
+}
+
+static CUresult put(struct backend *be, const struct mla_kernels *kernels, const struct mla_kernels_launch *launch,
+                    const struct cu_copy *copy)
+{
+    CUresult r = CUDA_SUCCESS;
+    if (copy->bytes != 0)
+        r = be->cu.cuMemcpyHtoDAsync(copy->to, copy->from, copy->bytes, be->stream);
+    if (r == CUDA_SUCCESS && mla_kernels_launch(kernels, be->stream, launch, &r) != 0 && r == CUDA_SUCCESS)
+        r = CUDA_ERROR_INVALID_VALUE;
+    return r;
+}
+
+/* Whatever a driver does not take in a graph goes without, from then on. */
+static void capture(struct backend *be, struct cu_graph *graph)
+{
+    CUgraph captured = NULL;
+    CUresult r = be->cu.cuStreamBeginCapture(be->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), ended;
+    if (r == CUDA_SUCCESS) {
+        r = put(be, graph->kernels, &graph->launch, &graph->copy);
+        ended = be->cu.cuStreamEndCapture(be->stream, &captured);
+        r = r == CUDA_SUCCESS ? ended : r;
+    }
+    if (r == CUDA_SUCCESS)
+        r = be->cu.cuGraphInstantiate(&graph->exec, captured, 0);
+    if (captured)
+        cu_ok(be, be->cu.cuGraphDestroy(captured), "cuGraphDestroy");
+    if (r == CUDA_SUCCESS)
+        return;
+    graph->exec = NULL;
+    be->options.graphs = false;
+    cu_ok(be, r, "cuStreamBeginCapture");
+}
+
+bool cu_graph_run(struct backend *be, struct cu_graph *graph, const struct mla_kernels *kernels,
+                  const struct mla_kernels_launch *launch, const struct cu_copy *copy)
+{
+    if (!be->options.graphs)
+        return false;
+    if (!is_of(graph, kernels, launch, copy)) {
+        cu_graph_close(be, graph);
+        *graph = (struct cu_graph){.kernels = kernels, .launch = *launch, .copy = *copy};
+    }
+    if (!graph->exec && ++graph->uses > CU_GRAPH_AFTER && !be->lost)
+        capture(be, graph);
+    return graph->exec && !be->lost && cu_call_ok(be, be->cu.cuGraphLaunch(graph->exec, be->stream), "cuGraphLaunch");
+}
