@@ -234,7 +234,7 @@ int run_crowd(const char *socket, const struct options *o, unsigned index, unsig
 {
     struct mla_client *clients[PER_CROWD] = {NULL};
     struct prng random = {o->seed * 7919 + index};
-    unsigned crowds = (o->connections + PER_CROWD - 1) / PER_CROWD;
+    unsigned crowds = (o->connections - o->workers + PER_CROWD - 1) / PER_CROWD;
     for (unsigned i = 0; i < connections; i++) {
         clients[i] = arrive(socket);
         if (!clients[i])

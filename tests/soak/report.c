@@ -125,7 +125,9 @@ bool report(FILE *f, const struct options *o, const struct sampler *s, const str
     fprintf(f, "  \"ping_us\": {\"p50\": %.0f, \"p99\": %.0f, \"p999\": %.0f},\n", hist_percentile(&load->ping_us, 0.5),
             hist_percentile(&load->ping_us, 0.99), hist_percentile(&load->ping_us, 0.999));
     bool good = judge_all(f, o, s, end->warm_s);
-    bool all_there = least_clients >= o->connections; /* one of them is on its way, but the sampler is one more */
+    /* One of each crowd may be on its way; the sampler is one more. */
+    unsigned crowds = (o->connections - o->workers + PER_CROWD - 1) / PER_CROWD;
+    bool all_there = least_clients + crowds > o->connections;
     bool all_gone = end->clients == 1 && end->regions == 0 && end->mapped_kib == 0 && end->table_sets == 0 &&
                     end->descriptors_after == end->descriptors_before;
     fprintf(f, "  \"least_clients\": %.0f,\n  \"samples_not_ready\": %u,\n", least_clients, not_ready);

@@ -99,6 +99,12 @@ static void read_lag(const struct mla_metrics_info *m, struct reading *r)
     r->device_count = value(m, "mlad_device_lag_seconds", "_count");
 }
 
+/* Of what clients saw since the sample before; as it was when they saw nothing. */
+static double seen_us(const struct sampler *s, const struct hist *h, double p, enum column column)
+{
+    return hist_count(h) == 0 ? sampler_last(s, column) : hist_percentile(h, p);
+}
+
 /* Upper end of the bucket that the share p of the turns between two readings is not above. */
 static double lag_us(const struct reading *now, const struct reading *before, double p)
 {
@@ -165,16 +171,17 @@ int sampler_take(struct sampler *s)
     v[COLUMN_rss_kib] = rss_kib(s->pid);
     v[COLUMN_descriptors] = descriptors(s->pid);
     v[COLUMN_decodes_per_s] = n / took_s;
-    v[COLUMN_decode_p50_us] = hist_percentile(&decodes, 0.5);
-    v[COLUMN_decode_p99_us] = hist_percentile(&decodes, 0.99);
+    v[COLUMN_decode_p50_us] = seen_us(s, &decodes, 0.5, COLUMN_decode_p50_us);
+    v[COLUMN_decode_p99_us] = seen_us(s, &decodes, 0.99, COLUMN_decode_p99_us);
     v[COLUMN_pings_per_s] = (double)hist_count(&pings) / took_s;
-    v[COLUMN_ping_p50_us] = hist_percentile(&pings, 0.5);
-    v[COLUMN_ping_p99_us] = hist_percentile(&pings, 0.99);
+    v[COLUMN_ping_p50_us] = seen_us(s, &pings, 0.5, COLUMN_ping_p50_us);
+    v[COLUMN_ping_p99_us] = seen_us(s, &pings, 0.99, COLUMN_ping_p99_us);
     v[COLUMN_loop_lag_mean_us] = turns > 0 ? (now.lag_sum - before->lag_sum) * 1e6 / turns : 0;
     v[COLUMN_loop_lag_p99_us] = lag_us(&now, before, 0.99);
     v[COLUMN_loop_lag_max_us] = lag_us(&now, before, 1);
     v[COLUMN_device_lag_mean_us] = launches > 0 ? (now.device_sum - before->device_sum) * 1e6 / launches : 0;
-    v[COLUMN_cpu_us_per_decode] = n > 0 ? (double)(now.cpu_us - before->cpu_us) / n : 0;
+    v[COLUMN_cpu_us_per_decode] =
+        n > 0 ? (double)(now.cpu_us - before->cpu_us) / n : sampler_last(s, COLUMN_cpu_us_per_decode);
     v[COLUMN_clients] = value(metrics, "mlad_clients", "");
     v[COLUMN_regions] = value(metrics, "mlad_regions", "");
     v[COLUMN_mapped_kib] = value(metrics, "mlad_mapped_bytes", "") / 1024;
