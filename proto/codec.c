@@ -39,7 +39,7 @@ static void init_fields(const struct mla_body *body, uint8_t *plain)
         if (f->flags & MLA_F_TEXT)
             memcpy(plain + f->offset, &empty, sizeof(empty));
         else if (f->def)
-            memcpy(plain + f->offset, &f->def, f->size);
+            mla_scalar_store(plain + f->offset, f->def, f->size);
     }
 }
 

@@ -269,7 +269,7 @@ static int read_packed(struct reader *r, const struct level *l, unsigned i, cons
         rc = check_value(r, f, d, name, v, k);
         if (rc)
             return rc;
-        memcpy(x + k * f->size, &v, f->size);
+        mla_scalar_store(x + k * f->size, v, f->size);
     }
     if (!fixed && p != end)
         return malformed(r, l, name, "has a bad varint");
@@ -291,7 +291,7 @@ static int read_scalar(struct reader *r, struct level *l, unsigned i)
     int rc = check_value(r, f, d, name_of(l, i), v, l->index);
     if (rc)
         return rc;
-    memcpy((uint8_t *)l->plain + f->offset, &v, f->size);
+    mla_scalar_store((uint8_t *)l->plain + f->offset, v, f->size);
     if (f->flags & MLA_F_HAS)
         *((uint8_t *)l->plain + f->aux) = true;
     return 0;

@@ -65,8 +65,7 @@ static void put_head(struct sink *s, unsigned number, size_t end_at)
 static void put_scalar(struct sink *s, unsigned number, const struct mla_field *f, ProtobufCType type,
                        const uint8_t *plain)
 {
-    uint64_t v = 0;
-    memcpy(&v, plain + f->offset, f->size);
+    uint64_t v = mla_scalar_load(plain + f->offset, f->size);
     if (f->flags & MLA_F_HAS) {
         if (!*(const bool *)(plain + f->aux))
             return;
@@ -128,9 +127,7 @@ static void put_array(struct sink *s, unsigned number, const struct mla_field *f
         put_bytes(s, x, n * f->size);
     } else {
         while (n-- > 0) {
-            uint64_t v = 0;
-            memcpy(&v, x + n * f->size, f->size);
-            put_varint(s, v);
+            put_varint(s, mla_scalar_load(x + n * f->size, f->size));
         }
     }
     put_head(s, number, end_at);

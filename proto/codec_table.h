@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "proto/codec.h"
 
@@ -108,6 +109,37 @@ MLA_NOTICE_LIST(MLA_BODY_DECLARE)
 
 extern const struct mla_body mla_body_status;
 extern const char *const mla_status_names[];
+
+/* Scalars as they lie in their structs: 1, 4 or 8 bytes (mla_body_tables_fault()). */
+static inline uint64_t mla_scalar_load(const void *at, size_t size)
+{
+    uint8_t byte;
+    uint32_t narrow;
+    uint64_t v;
+    switch (size) {
+    case 1:
+        memcpy(&byte, at, sizeof(byte));
+        return byte;
+    case 4:
+        memcpy(&narrow, at, sizeof(narrow));
+        return narrow;
+    default:
+        memcpy(&v, at, sizeof(v));
+        return v;
+    }
+}
+
+static inline void mla_scalar_store(void *at, uint64_t v, size_t size)
+{
+    uint8_t byte = (uint8_t)v;
+    uint32_t narrow = (uint32_t)v;
+    if (size == 1)
+        memcpy(at, &byte, sizeof(byte));
+    else if (size == 4)
+        memcpy(at, &narrow, sizeof(narrow));
+    else
+        memcpy(at, &v, sizeof(v));
+}
 
 /* The table of a type, NULL when it is not known. */
 const struct mla_body *mla_body_of_type(uint16_t type);
