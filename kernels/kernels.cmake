@@ -91,8 +91,8 @@ page_ns = ${page_ns}
 drain_ns = 1000
 partial_ns = 1
 reduce_launch_ns = 700
-reduce_bytes_per_us = 6787269
-reduce_fixed_ns = 2552
+reduce_bytes_per_us = 1600000
+reduce_fixed_ns = 1500
 " PARENT_SCOPE)
 endfunction()
 
