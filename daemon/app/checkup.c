@@ -39,8 +39,9 @@ static struct health_look look_now(const struct app *app, uint64_t now)
     look_at_launches(app, now, &look);
     /* A loop that did not come to this in time kept others waiting, too, whether in a turn of its own or not. */
     uint64_t due = app->looked_ns + HEALTH_LOOK_MS * MLA_NS_PER_MS;
-    if (now > due && now - due > look.turn_max_ns)
-        look.turn_max_ns = now - due;
+    look.late_ns = now > due ? now - due : 0;
+    if (look.late_ns > look.turn_max_ns)
+        look.turn_max_ns = look.late_ns;
     return look;
 }
 

@@ -23,20 +23,22 @@ static bool far_above(uint64_t a, uint64_t b)
     return a / HEALTH_RATIO > b;
 }
 
-static bool overdue(const struct health_look *look)
+static bool overdue(const struct health *h, const struct health_look *look)
 {
-    uint64_t left = look->running_ns > HEALTH_OVERDUE_NS ? look->running_ns - HEALTH_OVERDUE_NS : 0;
+    uint64_t least = HEALTH_OVERDUE_NS + h->late_ns;
+    uint64_t left = look->running_ns > least ? look->running_ns - least : 0;
     return left / HEALTH_OVERDUE_TIMES > look->running_predicted_ns;
 }
 
-static bool found(const struct health_look *before, const struct health_look *look, enum health_reason reason)
+static bool found(const struct health *h, const struct health_look *look, enum health_reason reason)
 {
+    const struct health_look *before = &h->before;
     uint64_t predicted = look->predicted_ns - before->predicted_ns, measured = look->measured_ns - before->measured_ns;
     switch (reason) {
     case HEALTH_device_stalled:
         return look->device_progress == before->device_progress;
     case HEALTH_launch_overdue:
-        return overdue(look);
+        return overdue(h, look);
     case HEALTH_device_lag:
         return look->device_lag_ns > HEALTH_DEVICE_LAG_NS;
     case HEALTH_loop_lag:
@@ -65,8 +67,12 @@ void health_start(struct health *h, const struct health_look *first)
 bool health_step(struct health *h, const struct health_look *look)
 {
     uint32_t was = h->now;
+    /* What looks before this one were late is not of this launch if it has begun since the last. */
+    h->late_ns = look->late_ns + (look->running_ns > look->late_ns + HEALTH_LOOK_NS ? h->late_ns : 0);
+    if (h->late_ns > look->running_ns)
+        h->late_ns = look->running_ns;
     for (unsigned i = 0; i < HEALTH_REASONS; i++) {
-        h->found[i] = h->found[i] << 1 | found(&h->before, look, (enum health_reason)i);
+        h->found[i] = h->found[i] << 1 | found(h, look, (enum health_reason)i);
         bool is = h->now >> i & 1;
         if (!is && (unsigned)__builtin_popcountll(last(h->found[i], rules[i].window)) >= rules[i].raise) {
             h->now |= 1u << i;

@@ -1,7 +1,8 @@
 /* Whether a daemon that takes work is as well as it should be: conditions, each judged once a second by what has
  * happened since the look before. A condition counts as there when enough of the last looks found it, and as over when
- * a row of looks did not, so a state neither flickers nor hangs on. Looks are counted and no times compared: a daemon
- * that was stopped, or whose machine slept, has missed looks, not found something bad in each. Pure: no clock, no log.
+ * a row of looks did not, so a state neither flickers nor hangs on. Looks are counted, and of a launch that runs the
+ * time by which looks were late does not count: a daemon that was stopped, or whose machine slept, has missed looks,
+ * not found something bad in each. Pure: no clock, no log.
  *
  * No condition can be brought about by a client's bad requests alone; overloaded is what all clients together want. */
 #ifndef MLA_DAEMON_APP_HEALTH_H
@@ -11,7 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HEALTH_LOOK_MS UINT64_C(1000) /* from look to look */
+#define HEALTH_LOOK_MS UINT64_C(1000)       /* from look to look */
+#define HEALTH_LOOK_NS UINT64_C(1000000000) /* the same */
 
 /* X(name, of the last window looks, at least raise found it, clear looks without it end it, what it means) */
 #define HEALTH_REASON_LIST(X)                                                                                          \
@@ -42,7 +44,8 @@ enum health_reason {
 /* What is seen at one moment. */
 struct health_look {
     uint64_t device_progress; /* of the device thread: be_progress() */
-    uint64_t turn_max_ns;     /* longest turn of the loop since the look before, or how late this look is */
+    uint64_t late_ns;         /* how late this look is */
+    uint64_t turn_max_ns;     /* longest turn of the loop since the look before, or late_ns */
     uint64_t device_lag_ns;   /* latest beginning of a launch since the look before */
     uint64_t running_ns;      /* how long the launch that runs has been running; 0: none */
     uint64_t running_predicted_ns;
@@ -57,6 +60,7 @@ struct health {
     struct health_look before;
     uint64_t found[HEALTH_REASONS];  /* of the last 64 looks, a bit each; the latest is bit 0 */
     uint64_t raised[HEALTH_REASONS]; /* times, since the start */
+    uint64_t late_ns;                /* looks, since about when the launch that runs began */
     uint32_t now;                    /* bits of the conditions that are there */
 };
 

@@ -76,7 +76,7 @@ void service_status(struct app *app)
     struct sched_counts counts;
     char status[sizeof(app->service.status)];
     sched_counts(&app->sched, &counts);
-    char state[96] = "ready";
+    char state[160] = "ready"; /* and all names */
     if (app->health == MLA_HEALTH_DEGRADED) {
         memcpy(state, "degraded: ", sizeof("degraded: "));
         health_names(&app->checks, state + strlen(state), sizeof(state) - strlen(state));

@@ -18,7 +18,7 @@ struct service {
     unsigned looks, looks_to_feed; /* of checkup_look(); so many from one feeding to the next */
     bool started;
     struct http *http; /* NULL: none */
-    char status[192];  /* told last */
+    char status[320];  /* told last */
 };
 
 /* Waits until a GPU's nodes (nvidiactl, nvidia-uvm, nvidiaN) are in dev, at most for ms; true when they are. The status

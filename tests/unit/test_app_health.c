@@ -184,6 +184,44 @@ START_TEST(a_slow_device_thread_advances)
 }
 END_TEST
 
+/* The daemon is stopped while a launch runs: what it missed does not count, whether the launch began before the last
+ * look, after it, or meanwhile, and what the launch takes from then on does. */
+START_TEST(a_daemon_that_was_stopped)
+{
+    const uint64_t second = HEALTH_LOOK_NS, stopped = 1000 * second;
+    well_for(3);
+    look.running_ns = (_i == 0 ? 3 : 0) * second;
+    ck_assert(!well());
+    look.late_ns = stopped;
+    look.running_ns = _i < 2 ? look.running_ns + stopped + second : stopped / 2;
+    ck_assert(!well());
+    look.late_ns = 0;
+    uint64_t forgiven = _i < 2 ? stopped : look.running_ns;
+    for (look.running_ns += second; look.running_ns <= forgiven + HEALTH_OVERDUE_NS; look.running_ns += second)
+        ck_assert(!well());
+    ck_assert(well());
+    ck_assert(health_is(&h, HEALTH_launch_overdue));
+    well_for(10);
+    look.running_ns = second / 2; /* of the next launch nothing is forgiven */
+    ck_assert_uint_eq(h.now, 0);
+    ck_assert(!well());
+    look.running_ns = HEALTH_OVERDUE_NS + second;
+    ck_assert(well());
+}
+END_TEST
+
+/* A loop that is a little late in each look hides nothing. */
+START_TEST(a_late_loop_hides_no_launch)
+{
+    look.late_ns = HEALTH_LOOK_NS / 10;
+    for (unsigned i = 0; i < 20 && !health_is(&h, HEALTH_launch_overdue); i++) {
+        look.running_ns += HEALTH_LOOK_NS + look.late_ns;
+        well();
+    }
+    ck_assert(health_is(&h, HEALTH_launch_overdue));
+}
+END_TEST
+
 START_TEST(texts)
 {
     char text[256], small[24], names[256];
@@ -224,5 +262,7 @@ MLA_SUITE(app_health)
     tcase_add_test(tc, predictions_both_ways);
     tcase_add_test(tc, little_work_is_not_judged);
     tcase_add_test(tc, a_slow_device_thread_advances);
+    tcase_add_loop_test(tc, a_daemon_that_was_stopped, 0, 3);
+    tcase_add_test(tc, a_late_loop_hides_no_launch);
     tcase_add_test(tc, texts);
 }
