@@ -25,7 +25,7 @@ void ctl_plan_usage(FILE *out)
         "  --heads N          query heads, 1 to 128\n"
         "  --q-len N          query tokens per sequence, 1 to 4096\n"
         "  --kv-len N         context length in tokens, 0 to 16777216\n"
-        "  --batch N          sequences, 1 to 65536 (default 1)\n"
+        "  --batch N          sequences, 1 to 16384 (default 1)\n"
         "  --sms N            SMs of the device, up to 4096 (default 132); or a range, FROM-TO or FROM-TO:STEP\n"
         "                     (steps of 4), one line for each\n"
         "  --bandwidth GB/S   of its memory, for the roofline, 1 to 1000000 (default 4620, read on the H200)\n"
