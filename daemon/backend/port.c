@@ -162,14 +162,26 @@ void be_port_done(struct be_port *p, struct be_request *request, const struct ml
     be_port_report(p, &event);
 }
 
-void be_port_pause(struct be_port *p, uint64_t ns)
+/* Whether it was the descriptor that ended it. */
+static bool wait_for_wake(struct be_port *p, uint64_t ns)
 {
     struct pollfd poll_fd = {.fd = p->wake_fd, .events = POLLIN};
     struct timespec t = {.tv_sec = (time_t)(ns / MLA_NS_PER_S), .tv_nsec = (long)(ns % MLA_NS_PER_S)};
+    return ppoll(&poll_fd, 1, &t, NULL) > 0;
+}
+
+void be_port_pause(struct be_port *p, uint64_t ns)
+{
     say(&p->thread_rests, 1);
-    bool woken = mla_ring_empty(&p->requests) && ppoll(&poll_fd, 1, &t, NULL) > 0;
+    bool woken = mla_ring_empty(&p->requests) && wait_for_wake(p, ns);
     say(&p->thread_rests, 0);
     if (woken)
+        drain(p->wake_fd);
+}
+
+void be_port_nap(struct be_port *p, uint64_t ns)
+{
+    if (wait_for_wake(p, ns))
         drain(p->wake_fd);
 }
 

@@ -59,6 +59,9 @@ void be_port_done(struct be_port *port, struct be_request *request, const struct
 /* Until a request comes, the wake descriptor is written or that time is over. */
 void be_port_pause(struct be_port *port, uint64_t ns);
 
+/* The same while no request can be taken: none ends it. */
+void be_port_nap(struct be_port *port, uint64_t ns);
+
 /* How long to pause before the next look at what is polled when nothing has happened for quiet_ns: 0 for the first
  * spin_ns, then pauses that grow from least_ns to a millisecond, so that what comes often is seen at once and waiting
  * costs little CPU. */

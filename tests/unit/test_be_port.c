@@ -76,6 +76,28 @@ START_TEST(a_thread_that_looks_is_not_woken)
 }
 END_TEST
 
+/* Who cannot take requests does not run in circles for those that wait, and ends its nap for everything else. */
+START_TEST(a_nap_is_not_for_requests)
+{
+    const uint64_t nap_ns = 20 * MLA_NS_PER_MS;
+    struct be_request *request;
+    ck_assert_int_eq(be_port_submit(&port, &requests[0]), 0);
+    uint64_t from = mla_now_ns();
+    be_port_nap(&port, nap_ns);
+    ck_assert_uint_ge(mla_now_ns() - from, nap_ns);
+    ck_assert_int_eq(be_port_submit(&port, &requests[1]), 0);
+    ck_assert(!readable(port.wake_fd, 0));
+    be_port_stop(&port);
+    from = mla_now_ns();
+    be_port_nap(&port, LOST_NS);
+    ck_assert_uint_lt(mla_now_ns() - from, LOST_NS);
+    for (unsigned i = 0; i < 2; i++) {
+        ck_assert(be_port_take(&port, &request));
+        ck_assert_ptr_eq(request, &requests[i]);
+    }
+}
+END_TEST
+
 /* ---- two threads that sleep and look by turns ---- */
 
 static void *device(void *arg)
@@ -129,5 +151,6 @@ MLA_SUITE(be_port)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, who_looks_is_not_woken);
     tcase_add_test(tc, a_thread_that_looks_is_not_woken);
+    tcase_add_test(tc, a_nap_is_not_for_requests);
     tcase_add_loop_test(tc, nothing_is_lost_between_sleep_and_sight, 0, 4);
 }

@@ -147,10 +147,12 @@ static void serve(struct backend *be)
         return;
     look_after(be, now);
     uint64_t pause = be->lost ? 0 : next_pause_ns(be, now);
-    if (pause != 0)
-        be_port_pause(&be->port, pause);
-    else
+    if (pause == 0)
         mla_relax();
+    else if (be->held) /* until a slot is free, which no request makes it */
+        be_port_nap(&be->port, pause);
+    else
+        be_port_pause(&be->port, pause);
 }
 
 /* Nothing is answered any more; requests are taken so that their ring does not fill. */
