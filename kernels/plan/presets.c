@@ -8,8 +8,8 @@
  * foremost. Two things then by hand: of what a launch and its items cost together, an item has 3,000 ns, an estimate;
  * and the reducer, which takes some 4 ns for each row it writes, however many partials it has, for which there is no
  * constant: its bytes stand for its rows (B 8, 1,024 to 8,192 keys: within 4 % of what was measured; B 1, 8,192: 23 %
- * more). A model, not
- * results; single constants are not times of anything. kernels.cmake has the same for the Hopper kernel.
+ * more). A model, not results; single constants are not times of anything. kernels.cmake has the same for the Hopper
+ * kernel.
  *
  * max_pages 2,048: f16 sums take more windows than that no longer well
  *
