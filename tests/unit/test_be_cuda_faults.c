@@ -46,7 +46,11 @@ static const enum mla_fake_call releases[] = {MLA_FAKE_cuDevicePrimaryCtxRelease
                                               MLA_FAKE_cuMemAddressFree,
                                               MLA_FAKE_cuMemUnmap,
                                               MLA_FAKE_cuStreamDestroy,
-                                              MLA_FAKE_cuEventDestroy};
+                                              MLA_FAKE_cuEventDestroy,
+                                              MLA_FAKE_cuGraphDestroy,
+                                              MLA_FAKE_cuGraphExecDestroy};
+
+static unsigned launches = 1; /* of a session, all with the same records */
 
 struct session {
     struct rig rig;
@@ -109,8 +113,10 @@ static void launch(struct session *s)
     c->done = &done;
     c->n_done = s->mapped[0] ? 1 : 0;
     dc_plan(c);
-    dc_launch(c);
-    rig_wait(&s->rig, &c->ticket);
+    for (unsigned i = 0; i < launches && !lost(s); i++) {
+        dc_launch(c);
+        rig_wait(&s->rig, &c->ticket);
+    }
     if (!lost(s)) {
         dc_check(j);
         if (s->mapped[0])
@@ -283,6 +289,38 @@ START_TEST(every_call_loses_the_device_once)
 }
 END_TEST
 
+/* Launches that become graphs: the fourth in each of eight slots is captured, the next is one. What is called while the
+ * stream is captured fails there, too. */
+START_TEST(every_call_of_graphs)
+{
+    static const enum mla_fake_call all[] = {MLA_FAKE_cuStreamBeginCapture, MLA_FAKE_cuStreamEndCapture,
+                                             MLA_FAKE_cuGraphInstantiate,   MLA_FAKE_cuGraphDestroy,
+                                             MLA_FAKE_cuGraphLaunch,        MLA_FAKE_cuGraphExecDestroy,
+                                             MLA_FAKE_cuMemcpyHtoDAsync,    MLA_FAKE_cuLaunchKernelEx};
+    const size_t n = sizeof all / sizeof all[0];
+    struct mla_fake_report *report = shared_report();
+    struct mla_fake_report before;
+    int failures = 0;
+    ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", "1", 1), 0);
+    launches = 24;
+    ck_assert(run_apart("", true, report));
+    before = *report;
+    launches = 33;
+    ck_assert(run_apart("", true, report));
+    for (size_t i = 0; i < n; i++)
+        ck_assert_uint_ge(report->calls[all[i]], before.calls[all[i]] + 8);
+    for (size_t i = 0; i < n; i++) {
+        /* Two copies are of status words, behind the launches. */
+        uint64_t nth = before.calls[all[i]] + 1 - (all[i] == MLA_FAKE_cuMemcpyHtoDAsync ? 2 : 0);
+        char rule[128];
+        snprintf(rule, sizeof rule, "%s@%llu=%s", names[all[i]], (unsigned long long)nth,
+                 _i == 0 ? "fail CUDA_ERROR_INVALID_VALUE" : "lose CUDA_ERROR_ILLEGAL_ADDRESS");
+        failures += !run_apart(rule, !is_release((int)all[i]), report);
+    }
+    ck_assert_int_eq(failures, 0);
+}
+END_TEST
+
 /* What the stream executes is never answered by a call; the GPU thread finds out by itself. */
 START_TEST(everything_executed_loses_the_device_once)
 {
@@ -432,6 +470,7 @@ MLA_SUITE(be_cuda_faults)
     tcase_add_test(tc, every_call_fails_once);
     tcase_add_test(tc, every_call_is_out_of_memory_once);
     tcase_add_test(tc, every_call_loses_the_device_once);
+    tcase_add_loop_test(tc, every_call_of_graphs, 0, 2);
     tcase_add_test(tc, everything_executed_loses_the_device_once);
     tc = mla_tcase(suite, "calls that do not return");
     tcase_add_test(tc, a_blocked_call_does_not_block_the_loop);
