@@ -213,8 +213,13 @@ START_TEST(launches_go_by_weight)
         ck_assert_uint_eq(numbers[0][i], light[i]);
         ck_assert_uint_eq(numbers[1][i], heavy[i]);
     }
-    for (int c = 0; c < 2; c++)
+    for (int c = 0; c < 2; c++) {
+        worker_job_free(clients[c], &jobs[c]);
+        worker_pool_free(clients[c], &pools[c]);
         mla_close(clients[c]);
+    }
+    worker_job_free(parent, &busy);
+    worker_pool_free(parent, &pool);
     mla_close(parent);
     daemon_stop(&d, SIGTERM, 0);
 }
