@@ -112,8 +112,8 @@ template <uint32_t type> __device__ __forceinline__ void store_pair(uint64_t to,
     }
 }
 
-/* O of a unit, normalised, to where it goes. A thread has channels c, c + 1 and c + 64, c + 65 of 32 rows; addresses
- * come a few at a time from shared memory, since all of them at once do not fit the registers. */
+/* O of a unit, normalised, to where it goes. A thread has channels c and c + 1 of each of its blocks, for a quarter of
+ * the rows; addresses come a few at a time from shared memory, since all of them at once do not fit the registers. */
 template <uint32_t type> __device__ __forceinline__ void write_rows(const float (&o)[kBlocks][kValues], float out_scale)
 {
     const uint32_t q = thread_of_group() & 3, channel = channel_of_thread();

@@ -6,8 +6,8 @@
  * pageable memory. MLA_CUDA_PLAIN_LAUNCHES=1: no kernel begins before the one in front of it has ended.
  * MLA_CUDA_GRAPHS=1: launches that come again with the same records go as graphs, in one call.
  * MLA_CUDA_PARK=1: the next layer of a lone step is put on the stream before its word has come, but not with the
- * driver's own CUDA_LAUNCH_BLOCKING=1 or CUDA_DEVICE_MAX_CONNECTIONS=1. Off otherwise: it has run on the fake driver
- * only.
+ * driver's own CUDA_LAUNCH_BLOCKING=1 or CUDA_DEVICE_MAX_CONNECTIONS=1. Off otherwise, as graphs
+ * are: tests/README.md has what they do to times on a GPU.
  */
 #ifndef MLA_DAEMON_BACKEND_CUDA_CUDA_H
 #define MLA_DAEMON_BACKEND_CUDA_CUDA_H

@@ -37,21 +37,25 @@ static CUresult put(struct backend *be, const struct mla_kernels *kernels, const
 static void capture(struct backend *be, struct cu_graph *graph)
 {
     CUgraph captured = NULL;
+    const char *call = "cuStreamBeginCapture";
     CUresult r = be->cu.cuStreamBeginCapture(be->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), ended;
     if (r == CUDA_SUCCESS) {
+        call = "a launch while it is captured";
         r = put(be, graph->kernels, &graph->launch, &graph->copy);
         ended = be->cu.cuStreamEndCapture(be->stream, &captured);
         r = r == CUDA_SUCCESS ? ended : r;
     }
-    if (r == CUDA_SUCCESS)
+    if (r == CUDA_SUCCESS) {
+        call = "cuGraphInstantiate";
         r = be->cu.cuGraphInstantiate(&graph->exec, captured, 0);
+    }
     if (captured)
         cu_ok(be, be->cu.cuGraphDestroy(captured), "cuGraphDestroy");
     if (r == CUDA_SUCCESS)
         return;
     graph->exec = NULL;
     be->options.graphs = false;
-    cu_ok(be, r, "cuStreamBeginCapture");
+    cu_ok(be, r, call);
 }
 
 bool cu_graph_run(struct backend *be, struct cu_graph *graph, const struct mla_kernels *kernels,
