@@ -75,9 +75,10 @@ struct mla_abi_seq {
     uint64_t table_first; /* index of its first table entry */
 };
 
-/* Rows [first_row, first_row + rows) of a sequence, and its items [first_item, first_item + n_items), which cut pages
- * [0, pages) in order. pages is what its last row may see at kv_len_max; 0: the tile has one item with no page, which
- * writes O = 0 and LSE = -inf. */
+/* Rows [first_row, first_row + rows) of a sequence. Its n_items items, which cut pages [0, pages) in order, are the
+ * first ones of this tile from first_item on; between them lie, as evenly, those of neighbours that are cut alike.
+ * pages is what its last row may see at kv_len_max; 0: the tile has one item with no page, which writes O = 0 and LSE =
+ * -inf. */
 struct mla_abi_tile {
     uint32_t seq;
     uint32_t first_row;

@@ -93,6 +93,16 @@ static int check_tiles(const struct proof *p)
     return 0;
 }
 
+/* Items between two of a tile, whose neighbours are cut with it; 0: it has no second one where that may be. */
+static uint32_t item_step(const struct plan *plan, uint32_t tile)
+{
+    const struct mla_abi_tile *t = &plan->tiles[tile];
+    for (uint32_t step = 1; step <= PLAN_TILE_UNITS_MAX && step < plan->n_items - t->first_item; step++)
+        if (plan->items[t->first_item + step].tile == tile)
+            return step;
+    return 0;
+}
+
 /* The items of one tile: in order, none empty but the one of a tile without pages, partials one behind the other. */
 static int check_items(const struct proof *p, uint32_t tile)
 {
@@ -101,6 +111,12 @@ static int check_items(const struct proof *p, uint32_t tile)
     if (t->n_items < 1 || t->first_item > p->plan->n_items || t->n_items > p->plan->n_items - t->first_item)
         return wrong(p, "tile %u: items %u+%u are not among the %u items", tile, t->first_item, t->n_items,
                      p->plan->n_items);
+    uint32_t step = t->n_items > 1 ? item_step(p->plan, tile) : 1;
+    if (step == 0)
+        return wrong(p, "item %u is of tile %u, but in the range of tile %u", t->first_item + 1,
+                     p->plan->items[t->first_item + 1].tile, tile);
+    if ((p->plan->n_items - t->first_item - 1) / step < t->n_items - 1)
+        return wrong(p, "tile %u has less than its %u items", tile, t->n_items);
     uint32_t most =
         p->request->splits != 0 ? p->request->splits : plan_div_up(t->pages, p->request->device.min_pages_per_split);
     uint32_t least = plan_least_items(&p->request->device, t->pages), cap = p->request->device.max_pages_per_item;
@@ -112,7 +128,7 @@ static int check_items(const struct proof *p, uint32_t tile)
         return wrong(p, "tile %u is cut into %u items, at most %u are allowed", tile, t->n_items, most);
     uint64_t partial = p->plan->items[t->first_item].partial_row;
     for (uint32_t k = 0; k < t->n_items; k++) {
-        uint32_t i = t->first_item + k;
+        uint32_t i = t->first_item + k * step;
         const struct mla_abi_item *item = &p->plan->items[i];
         if (item->tile != tile)
             return wrong(p, "item %u is of tile %u, but in the range of tile %u", i, item->tile, tile);

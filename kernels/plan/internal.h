@@ -28,13 +28,15 @@ void plan_timeline_init(struct plan_timeline *t, uint32_t units);
 void plan_timeline_copy(struct plan_timeline *to, const struct plan_timeline *from);
 /* When the last of an item's units would start; at most as many as there are. plan_timeline_take must follow. */
 uint64_t plan_timeline_start(struct plan_timeline *t, uint32_t units);
+/* The same, and nothing is taken. */
+uint64_t plan_timeline_look(struct plan_timeline *t, uint32_t units);
 /* The item runs on those units, for duration_ns on each. */
 void plan_timeline_take(struct plan_timeline *t, uint32_t units, uint64_t duration_ns);
 /* Unit-nanoseconds until each unit is free. */
 uint64_t plan_timeline_busy(const struct plan_timeline *t);
 
 /* A tile in the order of planning: ~pages in the high half, the tile's index in the low one, so that a plain ascending
- * sort puts long tiles first and ties by index. */
+ * sort puts long tiles first and ties by index. Neighbours with as many pages are entries that differ by one. */
 typedef uint64_t plan_entry;
 
 static inline uint32_t plan_entry_pages(plan_entry e)
@@ -70,6 +72,7 @@ struct plan_work {
     enum plan_order order;
     uint32_t min_units; /* narrowest and widest tile of the set */
     uint32_t max_units;
+    bool shares_pages; /* some tiles of a sequence have as many pages */
 };
 
 /* A way to cut the set, with what it would give. */
@@ -78,6 +81,7 @@ struct plan_cut {
     uint32_t splits;       /* uniform: of every tile, as far as its pages allow */
     uint32_t min_pages;    /* uniform: as in plan_device */
     uint64_t target_ns;    /* balanced: no unit works longer, as far as possible; 0: the cut is uniform */
+    bool together;         /* balanced: tiles of a sequence are cut as one */
     enum plan_order order; /* balanced: of the set */
     uint64_t end_ns;       /* the last unit is free */
     uint64_t partial_rows; /* of the set */
@@ -98,11 +102,13 @@ int plan_bound_checked(const struct plan_request *request, struct plan_capacity 
 int plan_tiles_add(const struct plan_request *request, uint32_t mask, uint32_t seq, uint32_t first, uint32_t end,
                    struct plan *plan);
 
-/* Brings the set into an order: LONGEST by pages, then width; WIDEST by width, then pages; ties by index. */
+/* Brings the set into an order: LONGEST by pages; WIDEST by width, then pages; ties by index. */
 void plan_order_set(struct plan_work *w, enum plan_order order);
 
-/* Appends the next item of a tile; a tile's items come in page order. 0 or -ENOSPC. */
-int plan_emit(struct plan *plan, uint32_t tile, uint32_t page_begin, uint32_t page_end, bool split);
+/* Appends the next item of each of n_tiles neighbours, which are cut as one; items come in page order. plan_emit_end
+ * must follow the last ones; first_item: of the first ones. 0 or -ENOSPC. */
+int plan_emit(struct plan *plan, uint32_t tile, uint32_t n_tiles, uint32_t page_begin, uint32_t page_end);
+int plan_emit_end(struct plan *plan, uint32_t tile, uint32_t n_tiles, uint32_t first_item);
 
 /* Uniform cuts. _try fills end_ns, partial_rows, cost_ns. */
 void plan_uniform_try(struct plan_work *w, struct plan_cut *cut);

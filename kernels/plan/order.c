@@ -24,7 +24,7 @@ static void place(struct plan_work *w, uint32_t count[256],
     swap_set(w);
 }
 
-static uint8_t pages_digit(const struct plan_work *w, plan_entry e, unsigned shift)
+static uint8_t entry_digit(const struct plan_work *w, plan_entry e, unsigned shift)
 {
     (void)w;
     return (uint8_t)(e >> shift);
@@ -46,7 +46,8 @@ static void sort_pass(struct plan_work *w, uint8_t (*digit)(const struct plan_wo
     place(w, count, digit, shift);
 }
 
-static void sort_pages(struct plan_work *w)
+/* By bits [from, to) of the entries. */
+static void sort_bits(struct plan_work *w, unsigned from, unsigned to)
 {
     uint64_t any = 0;
     uint64_t all = UINT64_MAX;
@@ -54,9 +55,19 @@ static void sort_pages(struct plan_work *w)
         any |= w->set[i];
         all &= w->set[i];
     }
-    for (unsigned shift = 32; shift < 64; shift += 8)
+    for (unsigned shift = from; shift < to; shift += 8)
         if ((uint8_t)((any ^ all) >> shift) != 0)
-            sort_pass(w, pages_digit, shift);
+            sort_pass(w, entry_digit, shift);
+}
+
+static void sort_tiles(struct plan_work *w)
+{
+    sort_bits(w, 0, 32);
+}
+
+static void sort_pages(struct plan_work *w)
+{
+    sort_bits(w, 32, 64);
 }
 
 static void sort_units(struct plan_work *w)
@@ -72,12 +83,11 @@ void plan_order_set(struct plan_work *w, enum plan_order order)
     bool one_width = w->min_units == w->max_units;
     if (one_width && w->order != 0)
         return; /* both orders are the same */
-    if (order == PLAN_ORDER_LONGEST) {
-        sort_units(w);
+    if (w->order == PLAN_ORDER_WIDEST)
+        sort_tiles(w);
+    if (w->order != PLAN_ORDER_LONGEST)
         sort_pages(w);
-    } else {
-        sort_pages(w);
+    if (order == PLAN_ORDER_WIDEST)
         sort_units(w);
-    }
     w->order = order;
 }

@@ -92,34 +92,33 @@ int plan_bound(const struct plan_request *request, struct plan_capacity *capacit
     return plan_bound_checked(request, capacity);
 }
 
-int plan_emit(struct plan *plan, uint32_t tile_index, uint32_t page_begin, uint32_t page_end, bool split)
+int plan_emit(struct plan *plan, uint32_t tile, uint32_t n_tiles, uint32_t page_begin, uint32_t page_end)
 {
-    struct mla_abi_tile *tile = &plan->tiles[tile_index];
-    if (plan->n_items == plan->capacity.items)
+    if (plan->capacity.items - plan->n_items < n_tiles)
         return -ENOSPC;
-    if (page_begin == 0) {
-        tile->first_item = plan->n_items;
-        tile->n_items = 0;
-    }
-    plan->items[plan->n_items++] = (struct mla_abi_item){
-        .tile = tile_index,
-        .page_begin = page_begin,
-        .page_end = page_end,
-        .partial_row = split ? plan->partial_rows : MLA_ABI_NO_PARTIAL,
-    };
-    tile->n_items++;
-    if (!split)
-        return 0;
-    plan->partial_rows += tile->rows;
-    if (page_end == tile->pages) {
-        if (plan->n_reduces == plan->capacity.reduces)
-            return -ENOSPC;
+    for (uint32_t t = tile; t < tile + n_tiles; t++)
+        plan->items[plan->n_items++] = (struct mla_abi_item){
+            .tile = t, .page_begin = page_begin, .page_end = page_end, .partial_row = MLA_ABI_NO_PARTIAL};
+    return 0;
+}
+
+int plan_emit_end(struct plan *plan, uint32_t tile, uint32_t n_tiles, uint32_t first_item)
+{
+    uint32_t n = (plan->n_items - first_item) / n_tiles; /* of each */
+    if (n > 1 && plan->capacity.reduces - plan->n_reduces < n_tiles)
+        return -ENOSPC;
+    for (uint32_t t = 0; t < n_tiles; t++) {
+        struct mla_abi_tile *at = &plan->tiles[tile + t];
+        at->first_item = first_item + t;
+        at->n_items = n;
+        if (n == 1)
+            continue;
         plan->reduces[plan->n_reduces++] = (struct mla_abi_reduce){
-            .tile = tile_index,
-            .partial_row = plan->items[tile->first_item].partial_row,
-            .n_partials = tile->n_items,
-            .rows = tile->rows,
-        };
+            .tile = tile + t, .partial_row = plan->partial_rows, .n_partials = n, .rows = at->rows};
+        for (uint32_t k = 0; k < n; k++) {
+            plan->items[first_item + t + k * n_tiles].partial_row = plan->partial_rows;
+            plan->partial_rows += at->rows;
+        }
     }
     return 0;
 }
@@ -132,6 +131,8 @@ static void add_to_set(struct plan_work *w, uint32_t begin, uint32_t end)
         w->set[w->n_set++] = (uint64_t)~w->plan->tiles[t].pages << 32 | t;
         w->min_units = units < w->min_units ? units : w->min_units;
         w->max_units = units > w->max_units ? units : w->max_units;
+        w->shares_pages |= t > begin && w->plan->tiles[t].seq == w->plan->tiles[t - 1].seq &&
+                           w->plan->tiles[t].pages == w->plan->tiles[t - 1].pages;
     }
     w->order = 0;
 }
@@ -141,6 +142,7 @@ static void clear_set(struct plan_work *w)
     w->n_set = 0;
     w->min_units = UINT32_MAX;
     w->max_units = 0;
+    w->shares_pages = false;
 }
 
 static int emit_cut(struct plan_work *w, const struct plan_cut *cut)

@@ -90,7 +90,9 @@ struct plan_capacity {
 };
 
 /* Arrays are the caller's, as is their life time. Tiles are in order of sequence and row. Items are in start order:
- * whichever unit is free takes the next; the items of a tile stand together. Reduces are in order of partial_row. */
+ * whichever unit is free takes the next; the items of a tile stand together, or alternate with those of its neighbours
+ * of the same sequence that are cut with it, so that these read the same pages at the same time. Reduces are in order
+ * of partial_row. */
 struct plan {
     struct mla_abi_tile *tiles;
     struct mla_abi_item *items;

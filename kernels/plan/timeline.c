@@ -69,6 +69,15 @@ uint64_t plan_timeline_start(struct plan_timeline *t, uint32_t units)
     }
 }
 
+uint64_t plan_timeline_look(struct plan_timeline *t, uint32_t units)
+{
+    uint64_t start_ns = plan_timeline_start(t, units);
+    for (uint32_t i = 0; i < t->n_held; i++)
+        rise_last(t, t->held[i]);
+    t->n_held = 0;
+    return start_ns;
+}
+
 void plan_timeline_take(struct plan_timeline *t, uint32_t units, uint64_t duration_ns)
 {
     uint64_t end_ns;

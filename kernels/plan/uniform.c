@@ -54,14 +54,17 @@ int plan_uniform_emit(struct plan_work *w, const struct plan_cut *cut)
     for (uint32_t i = 0; i < w->n_set; i++) {
         uint32_t pages = plan_entry_pages(w->set[i]);
         uint32_t n = tile_splits(w, pages, cut->splits, cut->min_pages);
-        uint32_t begin = 0;
+        uint32_t begin = 0, tile = plan_entry_tile(w->set[i]), first = w->plan->n_items;
         for (uint32_t k = 0; k < n; k++) {
             uint32_t end = begin + pages / n + (k < pages % n);
-            int rc = plan_emit(w->plan, plan_entry_tile(w->set[i]), begin, end, n > 1);
+            int rc = plan_emit(w->plan, tile, 1, begin, end);
             if (rc != 0)
                 return rc;
             begin = end;
         }
+        int rc = plan_emit_end(w->plan, tile, 1, first);
+        if (rc != 0)
+            return rc;
     }
     return 0;
 }

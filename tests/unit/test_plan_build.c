@@ -284,6 +284,50 @@ START_TEST(one_and_a_half_waves_do_not_run_as_two)
 }
 END_TEST
 
+/* A page comes from memory once for all tiles of a sequence: they are cut alike, and their items begin together. */
+START_TEST(tiles_of_a_sequence_go_together)
+{
+    static const uint32_t batches[] = {1, 4, 16, 64}, q_lens[] = {4, 8};
+    const uint32_t batch = batches[_i / 2], q_len = q_lens[_i % 2];
+    struct test_shape shape;
+    struct test_plan built;
+    test_shape_make(&shape, "h200", 96, batch, q_len, 65536, PLAN_AUTO);
+    test_plan_make(&shape.request, &built);
+    const struct plan *plan = &built.plan;
+    ck_assert_uint_gt(plan->n_items, plan->n_tiles); /* else there is nothing to see */
+    for (uint32_t t = 1; t < plan->n_tiles; t++) {
+        const struct mla_abi_tile *before = &plan->tiles[t - 1], *tile = &plan->tiles[t];
+        if (tile->seq != before->seq)
+            continue;
+        uint32_t tiles = (q_len * 96 + 255) / 256;
+        ck_assert_uint_eq(tile->n_items, before->n_items);
+        for (uint32_t k = 0; k < tile->n_items; k++) {
+            const struct mla_abi_item *mine = &plan->items[tile->first_item + k * tiles];
+            ck_assert_uint_eq(mine->tile, t);
+            ck_assert_uint_eq(mine[-1].tile, t - 1);
+            ck_assert_uint_eq(mine->page_begin, mine[-1].page_begin);
+            ck_assert_uint_eq(mine->page_end, mine[-1].page_end);
+        }
+    }
+    test_plan_free(&built);
+}
+END_TEST
+
+/* Units a sequence of which 66 is no multiple would leave some idle: that costs more than it is worth. */
+START_TEST(no_units_are_idle_for_it)
+{
+    static const uint32_t q_lens[] = {4, 5, 7, 10, 12, 16};
+    struct test_shape shape;
+    struct test_plan built;
+    test_shape_make(&shape, "h200", 128, 9, q_lens[_i], 65536, PLAN_AUTO);
+    test_plan_make(&shape.request, &built);
+    const struct plan_costs *c = &shape.request.costs;
+    uint64_t even = 9 * q_lens[_i] * UINT64_C(1024) * c->page_ns / 66;
+    ck_assert_uint_lt(built.plan.predicted_ns, even + even / 32 + 40000);
+    test_plan_free(&built);
+}
+END_TEST
+
 /* 2^24 keys are 262,144 pages: 128 items of 2,048, whatever is asked for, and 4 more pages make one more. */
 START_TEST(long_contexts_are_cut)
 {
@@ -389,6 +433,8 @@ MLA_SUITE(plan_build)
     tcase_add_test(tc, workspace_cuts_less_but_well);
     tcase_add_test(tc, forced_splits_and_invariant_jobs_need_their_workspace);
     tcase_add_test(tc, one_and_a_half_waves_do_not_run_as_two);
+    tcase_add_loop_test(tc, tiles_of_a_sequence_go_together, 0, 8);
+    tcase_add_loop_test(tc, no_units_are_idle_for_it, 0, 6);
     tcase_add_test(tc, long_contexts_are_cut);
     tcase_add_test(tc, workspace_grows_with_tiles_and_splits);
     tcase_add_test(tc, sixty_five_thousand_sequences);
