@@ -23,6 +23,13 @@ struct map_cache {
     } entries[MAP_CACHE_ENTRIES];
 };
 
+/* A prepare kernel that takes the blob in its parameter, of so many bytes. */
+#define KERNELS_INLINES_MAX 8u
+struct kernels_inline {
+    uint32_t bytes;
+    CUfunction prepare;
+};
+
 struct mla_kernels {
     const struct cuda_driver *driver;
     struct kernels_section section;
@@ -34,7 +41,9 @@ struct mla_kernels {
     CUfunction prepare;
     CUfunction decode;
     CUfunction reduce;
-    uint32_t reduce_ctas;         /* of the reducer that run at the same time */
+    uint32_t reduce_ctas;                               /* of the reducer that run at the same time */
+    struct kernels_inline inlines[KERNELS_INLINES_MAX]; /* the smallest first */
+    uint32_t n_inlines;
     bool programmatic;            /* mla_kernels_options */
     struct mla_kernels *few_rows; /* owned; NULL: none */
 };

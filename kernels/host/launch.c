@@ -3,8 +3,11 @@
 #include <string.h>
 
 #include "kernels/host/internal.h"
+#include "kernels/sm90/launch.h"
 
 #define BLOB_ALIGN 64u
+
+_Static_assert(sizeof(struct mla_sm90_inline) == 128, "behind it the blob, in vectors of 16 bytes");
 
 /* Places of the sections in a blob. */
 struct blob_layout {
@@ -40,9 +43,9 @@ static struct blob_layout lay_out(const struct mla_kernels *k, const struct blob
     l.jobs = place(&at, n->jobs, sizeof(struct mla_abi_job));
     l.seqs = place(&at, n->seqs, sizeof(struct mla_abi_seq));
     l.tiles = place(&at, n->tiles, sizeof(struct mla_abi_tile));
-    l.items = place(&at, n->items, sizeof(struct mla_abi_item));
     l.reduces = place(&at, n->reduces, sizeof(struct mla_abi_reduce));
     l.more = place(&at, 1, kernels_more_bytes(k, n->units, n->jobs, n->seqs));
+    l.items = place(&at, n->items, sizeof(struct mla_abi_item)); /* last: see needed_bytes() */
     l.bytes = at;
     return l;
 }
@@ -148,8 +151,8 @@ struct grid {
     bool programmatic; /* may start while what is before it on the stream ends, for which it waits itself */
 };
 
-static int put_on_stream(const struct mla_kernels *k, CUstream stream, const struct grid *grid,
-                         const struct mla_kernels_launch *launch, CUresult *result)
+static int put_on_stream(const struct mla_kernels *k, CUstream stream, const struct grid *grid, void *parameter,
+                         CUresult *result)
 {
     CUlaunchAttribute attributes[2];
     unsigned n = 0;
@@ -171,8 +174,7 @@ static int put_on_stream(const struct mla_kernels *k, CUstream stream, const str
         .attrs = n != 0 ? attributes : NULL,
         .numAttrs = n,
     };
-    struct mla_kernels_launch by_value = *launch;
-    void *parameters[] = {&by_value};
+    void *parameters[] = {parameter};
     CUresult r =
         grid->ctas != 0 ? k->driver->cuLaunchKernelEx(&config, grid->function, parameters, NULL) : CUDA_SUCCESS;
     if (result)
@@ -238,24 +240,43 @@ static bool names_records(const struct mla_kernels *k, const struct mla_kernels_
     return !kernels_have_units(k) || launch->more[0] != 0;
 }
 
+enum { PREPARE, DECODE, REDUCE, N_GRIDS };
+
+/* 0; 1 when there is nothing to launch; -EINVAL. */
+static int make_grids(const struct mla_kernels *k, const struct mla_kernels_launch *launch, struct grid grids[N_GRIDS])
+{
+    uint64_t most = 0;
+    grids[PREPARE] = prepare_grid(k, launch);
+    grids[DECODE] = decode_grid(k, launch);
+    grids[REDUCE] = reduce_grid(k, launch);
+    for (size_t i = 0; i < N_GRIDS; i++)
+        most = grids[i].ctas > most ? grids[i].ctas : most;
+    if (launch->abi.n_items == 0 && most == 0)
+        return 1;
+    return names_records(k, launch) && most <= INT_MAX ? 0 : -EINVAL;
+}
+
+static int put_grids(const struct mla_kernels *k, CUstream stream, const struct mla_kernels_launch *launch,
+                     const struct grid grids[N_GRIDS], unsigned which, CUresult *result)
+{
+    struct mla_kernels_launch by_value = *launch;
+    int rc = 0;
+    for (size_t i = 0; i < N_GRIDS && rc == 0; i++)
+        if (which >> i & 1)
+            rc = put_on_stream(k, stream, &grids[i], &by_value, result);
+    return rc;
+}
+
 int mla_kernels_launch_some(const struct mla_kernels *k, CUstream stream, const struct mla_kernels_launch *launch,
                             unsigned which, CUresult *result)
 {
-    const struct grid grids[] = {prepare_grid(k, launch), decode_grid(k, launch), reduce_grid(k, launch)};
-    uint64_t most = 0;
-    int rc = 0;
-    for (size_t i = 0; i < sizeof grids / sizeof grids[0]; i++)
-        most = grids[i].ctas > most ? grids[i].ctas : most;
+    struct grid grids[N_GRIDS];
     if (result)
         *result = CUDA_SUCCESS;
-    if (launch->abi.n_items == 0 && most == 0)
-        return 0;
-    if (!names_records(k, launch) || most > INT_MAX)
-        return -EINVAL;
-    for (size_t i = 0; i < sizeof grids / sizeof grids[0] && rc == 0; i++)
-        if (which >> i & 1)
-            rc = put_on_stream(k, stream, &grids[i], launch, result);
-    return rc;
+    int rc = make_grids(k, launch, grids);
+    if (rc != 0)
+        return rc < 0 ? rc : 0;
+    return put_grids(k, stream, launch, grids, which, result);
 }
 
 int mla_kernels_launch(const struct mla_kernels *k, CUstream stream, const struct mla_kernels_launch *launch,
@@ -263,4 +284,53 @@ int mla_kernels_launch(const struct mla_kernels *k, CUstream stream, const struc
 {
     return mla_kernels_launch_some(k, stream, launch, MLA_KERNELS_PREPARE | MLA_KERNELS_DECODE | MLA_KERNELS_REDUCE,
                                    result);
+}
+
+/* ---- launches that have their blob with them ---- */
+
+/* Of a blob: no kernel that goes with a prepare kernel reads the items, which are its end. */
+static size_t needed_bytes(const struct mla_kernels_launch *launch, size_t blob_bytes)
+{
+    return launch->abi.n_items == 0 ? blob_bytes : (size_t)(launch->abi.items - launch->abi.jobs);
+}
+
+/* The smallest that has room; NULL: none. */
+static const struct kernels_inline *inline_for(const struct mla_kernels *k, const struct mla_kernels_launch *launch,
+                                               size_t blob_bytes)
+{
+    size_t bytes = needed_bytes(launch, blob_bytes);
+    for (uint32_t i = 0; i < k->n_inlines && bytes <= blob_bytes; i++)
+        if (bytes <= k->inlines[i].bytes - sizeof(struct mla_sm90_inline))
+            return &k->inlines[i];
+    return NULL;
+}
+
+bool mla_kernels_takes_blob(const struct mla_kernels *k, const struct mla_kernels_launch *launch, size_t blob_bytes)
+{
+    return inline_for(k, launch, blob_bytes) != NULL;
+}
+
+int mla_kernels_launch_blob(const struct mla_kernels *k, CUstream stream, const struct mla_kernels_launch *launch,
+                            const void *blob, size_t blob_bytes, CUresult *result)
+{
+    struct {
+        _Alignas(16) struct mla_sm90_inline head;
+        unsigned char blob[MLA_SM90_INLINE_MOST - sizeof(struct mla_sm90_inline)];
+    } parameter;
+    const struct kernels_inline *with = inline_for(k, launch, blob_bytes);
+    struct grid grids[N_GRIDS];
+    if (result)
+        *result = CUDA_SUCCESS;
+    if (!with)
+        return -EINVAL;
+    int rc = make_grids(k, launch, grids);
+    if (rc != 0)
+        return rc < 0 ? rc : 0;
+    size_t bytes = needed_bytes(launch, blob_bytes);
+    parameter.head = (struct mla_sm90_inline){.n_vectors = (uint32_t)(bytes / 16)};
+    memcpy(&parameter.head.launch, launch, sizeof parameter.head.launch);
+    memcpy(parameter.blob, blob, bytes);
+    grids[PREPARE].function = with->prepare;
+    rc = put_on_stream(k, stream, &grids[PREPARE], &parameter, result);
+    return rc != 0 ? rc : put_grids(k, stream, launch, grids, MLA_KERNELS_DECODE | MLA_KERNELS_REDUCE, result);
 }

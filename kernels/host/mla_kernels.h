@@ -5,7 +5,8 @@
  * (kernels/plan/plan.h); take the kernels for it by mla_kernels_for(), its device, costs and tile_rows from their
  * mla_kernels_facts(), and make all further calls with them: plan_build(); write plan and records into a blob
  * (mla_kernels_blob_write) and copy it to device memory, once for a graph that is replayed, by cuMemcpyHtoDAsync in
- * front of a single launch; mla_kernels_launch(). Pinned host memory that the device reads is possible, too, and slow:
+ * front of a single launch; mla_kernels_launch(). A single launch of a small blob goes sooner, and in one call less, by
+ * mla_kernels_launch_blob() without that copy. Pinned host memory that the device reads is possible, too, and slow:
  * every kernel then follows chains of records over the bus, which cost small batches 50 us and more. A launch allocates
  * nothing, waits for nothing and may be captured into a CUDA graph; a replay reads lengths, tables and data anew
  * wherever they are device-resident.
@@ -137,6 +138,16 @@ int mla_kernels_more_write(struct mla_kernels *kernels, const struct plan *plan,
  * *result (may be NULL). */
 int mla_kernels_launch(const struct mla_kernels *kernels, CUstream stream, const struct mla_kernels_launch *launch,
                        CUresult *result);
+
+/* The same for a launch of mla_kernels_blob_write() whose blob has not been copied: the prepare kernel has it in its
+ * parameter and brings it to the address that it was written for. The blob is free again when the call returns. In a
+ * graph it stays what it is now. -EINVAL unless mla_kernels_takes_blob(): kernels with a prepare kernel, a driver from
+ * CUDA 12.1 on, and a blob of at most 32,624 bytes, which the plan's items do not count for. blob_bytes:
+ * mla_kernels_blob_bytes(). */
+bool mla_kernels_takes_blob(const struct mla_kernels *kernels, const struct mla_kernels_launch *launch,
+                            size_t blob_bytes);
+int mla_kernels_launch_blob(const struct mla_kernels *kernels, CUstream stream, const struct mla_kernels_launch *launch,
+                            const void *blob, size_t blob_bytes, CUresult *result);
 
 /* Single kernels of a launch, for measuring: the others of the same launch and workspace have run before. Bits. */
 #define MLA_KERNELS_PREPARE 1u

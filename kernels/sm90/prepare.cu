@@ -1,5 +1,9 @@
 /* One CTA per sequence: reads what device memory decides (once), checks it, resolves page ids and limits, and writes
- * the records of the sequence's units. Loads come in two rounds: the sequence's record; then all that it names. */
+ * the records of the sequence's units. Loads come in two rounds: the sequence's record; then all that it names.
+ *
+ * The records lie in device memory, or come with the launch in this kernel's parameter: then its CTAs also bring them
+ * to their place in device memory, where the next kernels read them. A parameter is memory like other memory, which all
+ * threads load from at once; the instructions for parameters would take it word by word. */
 #include <stddef.h>
 
 #include "kernels/device/output.cuh"
@@ -200,22 +204,27 @@ __device__ __forceinline__ uint4 unit_vector(Shared &sh, const mla_sm90_part &pa
     return v;
 }
 
-__device__ __forceinline__ void read_parts(Shared &sh, uint32_t first)
+/* Vector i of the host's record at an address. shift: from the addresses of such records to where they are now. */
+__device__ __forceinline__ uint4 host_vector(uint64_t address, uint64_t shift, uint32_t i)
+{
+    return reinterpret_cast<const uint4 *>(address + shift)[i];
+}
+
+__device__ __forceinline__ void read_parts(Shared &sh, uint64_t shift, uint32_t first)
 {
     uint32_t n = min(kPartsAtOnce, sh.seq.n_parts - first) * kPartVectors;
     if (threadIdx.x < n)
-        vectors(sh.parts)[threadIdx.x] =
-            reinterpret_cast<const uint4 *>(sh.seq.parts)[first * kPartVectors + threadIdx.x];
+        vectors(sh.parts)[threadIdx.x] = host_vector(sh.seq.parts, shift, first * kPartVectors + threadIdx.x);
 }
 
 /* The first kPartsAtOnce parts have been read. Sixteen threads have a unit: its vectors leave together. */
-__device__ __forceinline__ void write_units(const mla_sm90_launch &launch, Shared &sh, uint32_t pages)
+__device__ __forceinline__ void write_units(const mla_sm90_launch &launch, uint64_t shift, Shared &sh, uint32_t pages)
 {
     uint32_t k = threadIdx.x % 16;
     for (uint32_t first = 0; first < sh.seq.n_parts; first += kPartsAtOnce) {
         if (first != 0) {
             __syncthreads();
-            read_parts(sh, first);
+            read_parts(sh, shift, first);
             __syncthreads();
         }
         uint32_t n = min(kPartsAtOnce, sh.seq.n_parts - first);
@@ -227,23 +236,16 @@ __device__ __forceinline__ void write_units(const mla_sm90_launch &launch, Share
 }
 
 /* Of the job, by a half warp. */
-__device__ __forceinline__ void copy_maps(const mla_sm90_seq &seq, uint32_t at)
+__device__ __forceinline__ void copy_maps(const mla_sm90_seq &seq, uint64_t shift, uint32_t at)
 {
     if (seq.maps != 0 && at < MLA_SM90_MAP_BYTES / 16)
-        vectors(reinterpret_cast<void *>(seq.unit.map))[at] = reinterpret_cast<const uint4 *>(seq.maps)[at];
+        vectors(reinterpret_cast<void *>(seq.unit.map))[at] = host_vector(seq.maps, shift, at);
 }
 
-} // namespace mla::sm90
-
-extern "C" __global__ void __launch_bounds__(512) mla_prepare_sm90(const __grid_constant__ mla_sm90_launch launch)
+__device__ __forceinline__ void prepare(const mla_sm90_launch &launch, uint64_t shift, Shared &sh)
 {
-    using namespace mla;
-    using namespace mla::sm90;
-    __shared__ Shared sh;
-    grid_launch_dependents();
     if (threadIdx.x < kSeqVectors)
-        vectors(&sh.seq)[threadIdx.x] =
-            reinterpret_cast<const uint4 *>(launch.seqs)[blockIdx.x * kSeqVectors + threadIdx.x];
+        vectors(&sh.seq)[threadIdx.x] = host_vector(launch.seqs, shift, blockIdx.x * kSeqVectors + threadIdx.x);
     if (threadIdx.x == 0)
         sh.most = 0;
     __syncthreads();
@@ -256,10 +258,10 @@ extern "C" __global__ void __launch_bounds__(512) mla_prepare_sm90(const __grid_
         if (seq.visible != 0 && threadIdx.x < seq.q_len)
             visible = read_once(seq.visible, threadIdx.x);
     }
-    copy_maps(seq, threadIdx.x - (kPrepareThreads - 32));
+    copy_maps(seq, shift, threadIdx.x - (kPrepareThreads - 32));
     if (seq.q_len != 0) {
         /* Each by warps of its own behind the loads above: one that waits here keeps its warp from the next. */
-        read_parts(sh, 0);
+        read_parts(sh, shift, 0);
         if (threadIdx.x == kPrepareThreads / 2)
             make_split(launch, sh);
         if (threadIdx.x == kPrepareThreads / 2 + 32)
@@ -267,7 +269,7 @@ extern "C" __global__ void __launch_bounds__(512) mla_prepare_sm90(const __grid_
         __syncthreads();
         uint32_t pages = pages_of(resolve_limits(sh, visible));
         resolve_pages(seq, pages, entry);
-        write_units(launch, sh, pages);
+        write_units(launch, shift, sh, pages);
     }
     if (seq.user_status != 0) {
         __syncthreads();
@@ -276,3 +278,49 @@ extern "C" __global__ void __launch_bounds__(512) mla_prepare_sm90(const __grid_
                 *reinterpret_cast<volatile uint64_t *>(seq.status);
     }
 }
+
+/* By all CTAs together, and all warps but the one that reads the sequence's record. */
+__device__ __forceinline__ void copy_blob(uint64_t to, uint64_t from, uint32_t n_vectors)
+{
+    constexpr uint32_t threads = kPrepareThreads - 32;
+    if (threadIdx.x < 32)
+        return;
+    for (uint32_t i = blockIdx.x * threads + threadIdx.x - 32; i < n_vectors; i += gridDim.x * threads)
+        reinterpret_cast<uint4 *>(to)[i] = reinterpret_cast<const uint4 *>(from)[i];
+}
+
+/* The parameter of a kernel that has the records with it. */
+template <uint32_t kBytes> struct Inline {
+    mla_sm90_inline head;
+    uint4 blob[(kBytes - sizeof(mla_sm90_inline)) / sizeof(uint4)];
+};
+
+template <uint32_t kBytes> __device__ __forceinline__ void prepare_inline(const Inline<kBytes> &parameter, Shared &sh)
+{
+    static_assert(sizeof(parameter) == kBytes && kBytes <= 32764, "what a kernel may have");
+    const mla_sm90_launch &launch = parameter.head.launch;
+    const uint4 *blob = parameter.blob;
+    asm volatile("" : "+l"(blob)); /* an address like others from here on */
+    uint64_t from = reinterpret_cast<uint64_t>(blob);
+    copy_blob(launch.abi.jobs, from, parameter.head.n_vectors);
+    prepare(launch, from - launch.abi.jobs, sh);
+}
+
+} // namespace mla::sm90
+
+extern "C" __global__ void __launch_bounds__(512) mla_prepare_sm90(const __grid_constant__ mla_sm90_launch launch)
+{
+    __shared__ mla::sm90::Shared sh;
+    mla::grid_launch_dependents();
+    mla::sm90::prepare(launch, 0, sh);
+}
+
+#define MLA_SM90_PREPARE_INLINE(bytes)                                                                                 \
+    extern "C" __global__ void __launch_bounds__(512)                                                                  \
+        mla_prepare_sm90_inline_##bytes(const __grid_constant__ mla::sm90::Inline<bytes> parameter)                    \
+    {                                                                                                                  \
+        __shared__ mla::sm90::Shared sh;                                                                               \
+        mla::grid_launch_dependents();                                                                                 \
+        mla::sm90::prepare_inline(parameter, sh);                                                                      \
+    }
+MLA_SM90_INLINE_SIZES(MLA_SM90_PREPARE_INLINE)

@@ -26,6 +26,8 @@ struct lib {
     CUdeviceptr blob_copy; /* in device memory */
     size_t blob_bytes;
     uint32_t n_blobs;
+    size_t used_bytes; /* of blob, by the last batch */
+    bool with_launch;  /* which had it with its launch */
     CUgraph graph;
     CUgraphExec exec;
     enum lib_mode mode;

@@ -13,14 +13,19 @@ static int cuda_index(void)
     ck_abort_msg("this build has no CUDA backend");
 }
 
-struct rig cuda_rig(void)
+struct rig cuda_rig_of(const char *variant)
 {
     struct rig rig;
-    struct be_config config = {.workspace_bytes = 16u << 20, .host_bytes = 16u << 20};
+    struct be_config config = {.workspace_bytes = 16u << 20, .host_bytes = 16u << 20, .variant = variant};
     ck_assert_int_eq(setenv("MLA_TEST_BACKEND", "cuda", 1), 0);
     ck_assert_int_eq(setenv("MLA_CUDA_PARK", "1", 1), 0);
     ck_assert(rig_open_config(&rig, cuda_index(), &config));
     return rig;
+}
+
+struct rig cuda_rig(void)
+{
+    return cuda_rig_of(NULL);
 }
 
 struct be_region cuda_sync_region(void)

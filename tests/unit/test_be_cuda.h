@@ -10,6 +10,7 @@
 
 /* Opens the CUDA backend on the machine's driver: the real one, or the fake that $MLA_CUDA_DRIVER names. */
 struct rig cuda_rig(void);
+struct rig cuda_rig_of(const char *variant); /* a section of kernels.ini; NULL: the first that fits */
 
 /* A sealed page of words; the caller's descriptor. */
 struct be_region cuda_sync_region(void);

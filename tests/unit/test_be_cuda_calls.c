@@ -58,10 +58,12 @@ static struct dc *new_case(struct rig *rig, uint64_t seed)
 
 /* ---- launches of jobs ---- */
 
-/* One copy of the records, a kernel each to prepare, decode and reduce, one word at the end: nothing else, but for two
- * launches of sixteen, which events time. */
+/* A kernel each to prepare, decode and reduce, one word at the end: nothing else, but for two launches of sixteen,
+ * which events time; and a copy of the records, where these are not to go with the first kernel. */
 START_TEST(calls_of_a_launch)
 {
+    const unsigned copies = _i == 1;
+    ck_assert_int_eq(setenv("MLA_CUDA_BLOB", copies ? "copied" : "", 1), 0);
     struct rig rig = cuda_rig();
     struct dc *c = new_case(&rig, 1);
     struct mla_fake_report after;
@@ -70,13 +72,14 @@ START_TEST(calls_of_a_launch)
         dc_run(c);
         ck_assert(cuda_fake_report(&after));
         bool timed = i % 16 < 2;
-        ck_assert_uint_eq(calls(&after, MLA_FAKE_cuMemcpyHtoDAsync), 1);
+        ck_assert_uint_eq(calls(&after, MLA_FAKE_cuMemcpyHtoDAsync), copies);
+        ck_assert_uint_eq(after.inline_bytes - before.inline_bytes, copies ? 0 : 4096);
         ck_assert_uint_eq(calls(&after, MLA_FAKE_cuLaunchKernelEx), 3);
         ck_assert_uint_eq(calls(&after, MLA_FAKE_cuStreamWriteValue64), 1);
         ck_assert_uint_eq(calls(&after, MLA_FAKE_cuEventRecord), timed ? 2 : 0);
         ck_assert_uint_eq(calls(&after, MLA_FAKE_cuEventElapsedTime), timed ? 1 : 0);
         if (i != 0) /* the first one encodes maps */
-            ck_assert_uint_eq(all_calls(&after), timed ? 8 : 5);
+            ck_assert_uint_eq(all_calls(&after), copies + (timed ? 7 : 4));
         if (i % 6 == 0)
             dc_check_all(c);
     }
@@ -223,13 +226,19 @@ static void layer(struct stepper *s, uint32_t i)
     WAIT_UNTIL(s->rig, __atomic_load_n(word(s, i, true), __ATOMIC_ACQUIRE) == 1);
 }
 
-/* From here on kernels are known to be loaded; before is set. */
+/* From here on kernels are known to be loaded, those of launches whose records are copied, too; before is set. */
 static void warm_up(struct rig *rig)
 {
-    struct dc *c = new_case(rig, 99);
-    dc_run(c);
-    dc_check_all(c);
-    dc_free(c);
+    struct dc *c[2] = {new_case(rig, 99), new_case(rig, 98)};
+    ck_assert(cuda_fake_rules("kernel=delay 2"));
+    for (int i = 0; i < 2; i++)
+        dc_launch(c[i]);
+    for (int i = 0; i < 2; i++) {
+        dc_wait(c[i]);
+        dc_check_all(c[i]);
+        dc_free(c[i]);
+    }
+    ck_assert(cuda_fake_rules(""));
     ck_assert(cuda_fake_report(&before));
 }
 
@@ -513,7 +522,7 @@ END_TEST
 MLA_SUITE(be_cuda_calls)
 {
     TCase *tc = mla_tcase(suite, "calls");
-    tcase_add_test(tc, calls_of_a_launch);
+    tcase_add_loop_test(tc, calls_of_a_launch, 0, 2);
     tcase_add_loop_test(tc, launches_as_graphs, 0, 2);
     tcase_add_test(tc, gaps_and_plans);
     tcase_add_test(tc, calls_of_a_layer);

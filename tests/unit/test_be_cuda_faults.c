@@ -321,22 +321,40 @@ START_TEST(every_call_of_graphs)
 }
 END_TEST
 
+/* Records that are copied in front of the kernels instead of going with the first one. */
+START_TEST(every_call_of_copies)
+{
+    static const enum mla_fake_call all[] = {MLA_FAKE_cuMemcpyHtoDAsync, MLA_FAKE_cuLaunchKernelEx};
+    struct mla_fake_report *report = shared_report();
+    ck_assert_int_eq(setenv("MLA_CUDA_BLOB", "copied", 1), 0);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        for (int nth = 1; nth <= 4; nth++) {
+            char rule[128];
+            snprintf(rule, sizeof rule, "%s@%d=%s", names[all[i]], nth,
+                     _i == 0 ? "fail CUDA_ERROR_INVALID_VALUE" : "lose CUDA_ERROR_ILLEGAL_ADDRESS");
+            ck_assert(run_apart(rule, true, report));
+            ck_assert_int_eq(report->lost != 0, nth <= 3); /* records and two pieces of status words; three kernels */
+        }
+}
+END_TEST
+
 /* What the stream executes is never answered by a call; the GPU thread finds out by itself. */
 START_TEST(everything_executed_loses_the_device_once)
 {
-    /* Of one session: prepare, decode and reducer; plan and two pieces of status words; done word and two completions;
-     * start and end of the launch, which is the first and so timed. */
+    /* Of one session: prepare, decode and reducer; records and two pieces of status words; done word and two
+     * completions; start and end of the launch, which is the first and so timed. Records need not be copied. */
     static const struct {
         const char *name;
-        int times;
-    } executed[] = {{"kernel", 3}, {"copy", 3}, {"write", 3}, {"event", 2}};
+        int times[2];
+    } executed[] = {{"kernel", {3, 3}}, {"copy", {2, 3}}, {"write", {3, 3}}, {"event", {2, 2}}};
     struct mla_fake_report *report = shared_report();
+    ck_assert_int_eq(setenv("MLA_CUDA_BLOB", _i == 1 ? "copied" : "", 1), 0);
     for (size_t i = 0; i < sizeof executed / sizeof executed[0]; i++)
-        for (int nth = 1; nth <= executed[i].times + 1; nth++) {
+        for (int nth = 1; nth <= executed[i].times[_i] + 1; nth++) {
             char rule[128];
             snprintf(rule, sizeof rule, "%s@%d=lose CUDA_ERROR_ECC_UNCORRECTABLE", executed[i].name, nth);
             ck_assert(run_apart(rule, true, report));
-            ck_assert_msg((report->lost != 0) == (nth <= executed[i].times), "%s: lost is %llu", rule,
+            ck_assert_msg((report->lost != 0) == (nth <= executed[i].times[_i]), "%s: lost is %llu", rule,
                           (unsigned long long)report->lost);
         }
 }
@@ -471,7 +489,8 @@ MLA_SUITE(be_cuda_faults)
     tcase_add_test(tc, every_call_is_out_of_memory_once);
     tcase_add_test(tc, every_call_loses_the_device_once);
     tcase_add_loop_test(tc, every_call_of_graphs, 0, 2);
-    tcase_add_test(tc, everything_executed_loses_the_device_once);
+    tcase_add_loop_test(tc, everything_executed_loses_the_device_once, 0, 2);
+    tcase_add_loop_test(tc, every_call_of_copies, 0, 2);
     tc = mla_tcase(suite, "calls that do not return");
     tcase_add_test(tc, a_blocked_call_does_not_block_the_loop);
     tcase_add_test(tc, open_has_a_deadline);

@@ -1,8 +1,10 @@
 /* The CUDA backend's table: one GPU, worker memory by CUDA IPC and VMM descriptors, the kernels of kernels/host. The
  * driver is opened at run time; without one be_open() refuses with a sentence.
  *
- * Environment, for measuring: MLA_CUDA_BLOB=pinned lets kernels read plans and records in pinned host memory, but for
- * very large ones; otherwise they are copied to device memory in front of each launch, with MLA_CUDA_BLOB=pageable from
+ * Plans and records are copied to device memory beside the launch that runs. When none does, they go with the launch,
+ * as a parameter of the first kernel, where that can take them, and are copied in front of it where not. Environment,
+ * for measuring: MLA_CUDA_BLOB=copied copies them in any case, =inline lets them go with the launch when another runs,
+ * too; =pinned lets kernels read them in pinned host memory, but for very large ones; =pageable copies them from
  * pageable memory. MLA_CUDA_PLAIN_LAUNCHES=1: no kernel begins before the one in front of it has ended.
  * MLA_CUDA_GRAPHS=1: launches that come again with the same records go as graphs, in one call.
  * MLA_CUDA_PARK=1: the next layer of a lone step is put on the stream before its word has come, but not with the

@@ -73,6 +73,7 @@ struct cu_copy {
     CUdeviceptr to;
     const void *from;
     size_t bytes;
+    bool with_launch; /* the first kernel brings them along */
 };
 
 /* graph.c: what launches of the same records have become. */
@@ -143,6 +144,8 @@ struct cu_options {
     uint64_t workspace_bytes;
     bool blob_pinned;
     bool blob_pageable;
+    bool blob_inline;  /* with the launch, where it fits, when nothing runs */
+    bool blob_always;  /* and when something does */
     bool parks;        /* park.c */
     bool programmatic; /* kernels of a launch overlap where they can */
     bool graphs;       /* graph.c */

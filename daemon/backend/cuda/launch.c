@@ -149,11 +149,14 @@ static bool put_copy(struct backend *be, const struct cu_copy *copy, CUstream st
            cu_call_ok(be, be->cu.cuMemcpyHtoDAsync(copy->to, copy->from, copy->bytes, stream), "cuMemcpyHtoDAsync");
 }
 
-/* While the batch before it runs, beside it; otherwise on its stream, which is shorter, in front of the kernels: left
- * to run(). */
-static bool copy_blob(struct backend *be, struct cu_slot *slot, struct cu_copy *copy)
+/* While the batch before it runs, beside it: a copy then costs the device nothing. Otherwise left to run(): with the
+ * launch, for which the device need not begin with a copy; or, where that does not fit, in front of the kernels. */
+static bool copy_blob(struct backend *be, const struct mla_kernels *kernels, const struct mla_kernels_launch *launch,
+                      struct cu_slot *slot, struct cu_copy *copy)
 {
-    if (be->n_slots == 1)
+    copy->with_launch = be->options.blob_inline && (be->n_slots == 1 || be->options.blob_always) &&
+                        mla_kernels_takes_blob(kernels, launch, copy->bytes);
+    if (be->n_slots == 1 || copy->with_launch)
         return true;
     bool put =
         put_copy(be, copy, be->copies) &&
@@ -197,8 +200,8 @@ static bool put_blob(struct backend *be, const struct be_batch *batch, struct cu
         return false;
     if (in_place)
         return true;
-    *copy = (struct cu_copy){slot->blob_device_copy, slot->blob, bytes};
-    return copy_blob(be, slot, copy);
+    *copy = (struct cu_copy){.to = slot->blob_device_copy, .from = slot->blob, .bytes = bytes};
+    return copy_blob(be, kernels, launch, slot, copy);
 }
 
 /* ---- records of steps, ahead of their words ---- */
@@ -299,10 +302,11 @@ static bool run(struct backend *be, const struct plan *plan, const struct mla_ke
     struct mla_kernels *kernels = cu_kernels_of(be, plan);
     if (graph && cu_graph_run(be, graph, kernels, launch, copy))
         return true;
-    if (be->lost || !put_copy(be, copy, be->stream))
+    if (be->lost || (!copy->with_launch && !put_copy(be, copy, be->stream)))
         return false;
-    if (mla_kernels_launch(kernels, be->stream, launch, &r) == 0) {
-        ran->kernels |= plan->n_items != 0;
+    if ((copy->with_launch ? mla_kernels_launch_blob(kernels, be->stream, launch, copy->from, copy->bytes, &r)
+                           : mla_kernels_launch(kernels, be->stream, launch, &r)) == 0) {
+        ran->kernels |= plan->n_items != 0 && !copy->with_launch;
         ran->reducer |= plan->n_reduces != 0;
         return true;
     }

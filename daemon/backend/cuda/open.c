@@ -165,6 +165,8 @@ static void copy_options(struct cu_options *o, const struct be_config *config)
     o->blob_pageable = blob && strcmp(blob, "pageable") == 0;
     o->blob_pinned = blob && strcmp(blob, "pinned") == 0;
     o->graphs = graphs && strcmp(graphs, "1") == 0 && !o->blob_pageable;
+    o->blob_always = blob && strcmp(blob, "inline") == 0;
+    o->blob_inline = o->blob_always || (!o->graphs && (!blob || blob[0] == '\0')); /* a graph copies anew */
     o->own_costs = config->costs != NULL;
     if (o->own_costs)
         o->costs = *config->costs;

@@ -95,10 +95,47 @@ static void check_units(const struct fake_op *op)
                    lists[op->kernel.clusters], op->kernel.clusters);
 }
 
-static void run_launch(CUstream stream, enum fake_kernel kernel, const struct mla_abi_launch *l)
+/* The items that units are of, from the records of the prepare kernel: a blob that came in its parameter has no others.
+ * The first unit of each item stands for it. */
+static struct mla_abi_item *items_of_units(const struct mla_sm90_launch *l)
+{
+    const struct mla_sm90_seq *seqs = at(l->seqs);
+    const struct mla_abi_tile *tiles = at(l->abi.tiles);
+    struct mla_abi_item *items = calloc(l->abi.n_items + 1, sizeof *items);
+    uint32_t n = 0, first = 0;
+    if (!items)
+        fake_abort("no memory");
+    for (uint32_t s = 0; s < l->abi.n_seqs; s++) {
+        const struct mla_sm90_part *parts = at(seqs[s].parts);
+        while (seqs[s].n_parts > 0 && tiles[first].seq < s)
+            first++;
+        for (uint32_t p = 0; p < seqs[s].n_parts; p++) {
+            uint32_t t = first;
+            while (tiles[t].seq == s && tiles[t].first_row + tiles[t].rows <= parts[p].row0)
+                t++;
+            if (tiles[t].seq != s)
+                fake_abort("a unit of sequence %u from row %u, which no tile has", s, parts[p].row0);
+            if (parts[p].row0 != tiles[t].first_row)
+                continue;
+            if (n == l->abi.n_items)
+                fake_abort("units of more than %u items", n);
+            items[n++] = (struct mla_abi_item){
+                .tile = t,
+                .page_begin = parts[p].page_begin,
+                .page_end = parts[p].page_end,
+                .partial_row = parts[p].split ? (uint32_t)(parts[p].partial_row + parts[p].row0) : MLA_ABI_NO_PARTIAL};
+        }
+    }
+    if (n != l->abi.n_items)
+        fake_abort("units of %u items, not %u", n, l->abi.n_items);
+    return items;
+}
+
+static void run_launch(CUstream stream, enum fake_kernel kernel, const struct mla_abi_launch *l,
+                       const struct mla_abi_item *items)
 {
     struct plan plan = {.tiles = at(l->tiles),
-                        .items = at(l->items),
+                        .items = (struct mla_abi_item *)(uintptr_t)items,
                         .reduces = at(l->reduces),
                         .n_items = l->n_items,
                         .n_reduces = l->n_reduces};
@@ -120,8 +157,9 @@ static void run_launch(CUstream stream, enum fake_kernel kernel, const struct ml
 
 CUresult fake_execute_kernel(CUstream stream, struct fake_op *op)
 {
+    bool placed = !op->staged || fake_inline_copy(op);
     fake_kernel_uses(op, true);
-    if (!may_run(op))
+    if (!placed || !may_run(op))
         return CUDA_ERROR_ILLEGAL_ADDRESS;
     enum fake_kernel kernel = op->kernel.function->kernel;
     if (kernel == FAKE_SPIN) {
@@ -133,9 +171,13 @@ CUresult fake_execute_kernel(CUstream stream, struct fake_op *op)
     } else if (kernel == FAKE_H128_UNPACK) {
         fake_h128_unpack(&op->kernel.h128);
     } else if (kernel != FAKE_READ && kernel != FAKE_EMPTY) {
-        if (kernel == FAKE_DECODE_UNITS && op->kernel.launch.n_items > 0)
+        struct mla_abi_item *items = NULL;
+        if (kernel == FAKE_DECODE_UNITS && op->kernel.launch.n_items > 0) {
             check_units(op);
-        run_launch(stream, kernel, &op->kernel.launch);
+            items = items_of_units(&op->kernel.units);
+        }
+        run_launch(stream, kernel, &op->kernel.launch, items ? items : at(op->kernel.launch.items));
+        free(items);
     }
     return CUDA_SUCCESS;
 }

@@ -42,8 +42,10 @@ static void use_seq(struct fake_op *op, const struct mla_abi_job *job, const str
         fake_op_use(op, job->visible + seq->first_token * sizeof(int32_t), seq->q_len * sizeof(int32_t), false);
 }
 
-static bool is_readable(uint64_t address, uint64_t bytes, bool executing)
+static bool is_readable(const struct fake_op *op, uint64_t address, uint64_t bytes, bool executing)
 {
+    if (op->staged)
+        return true;
     fake_lock();
     const struct fake_range *range = fake_range_find(address);
     bool fine = range && (executing || !range->block) && fake_range_covers(address, bytes, false);
@@ -73,12 +75,12 @@ void fake_kernel_uses(struct fake_op *op, bool executing)
             fake_op_use(&found, l->partial_o, 1, true);
             fake_op_use(&found, l->partial_lse, 1, true);
         }
-        const struct mla_abi_job *jobs = (const struct mla_abi_job *)(uintptr_t)l->jobs;
-        const struct mla_abi_seq *seqs = (const struct mla_abi_seq *)(uintptr_t)l->seqs;
-        bool known = l->n_jobs > 0 && is_readable(l->jobs, jobs_bytes, executing);
+        const struct mla_abi_job *jobs = fake_inline_record(op, l->jobs);
+        const struct mla_abi_seq *seqs = fake_inline_record(op, l->seqs);
+        bool known = l->n_jobs > 0 && is_readable(op, l->jobs, jobs_bytes, executing);
         for (uint32_t j = 0; known && j < l->n_jobs; j++)
             use_job(&found, &jobs[j]);
-        known = known && l->n_seqs > 0 && is_readable(l->seqs, seqs_bytes, executing);
+        known = known && l->n_seqs > 0 && is_readable(op, l->seqs, seqs_bytes, executing);
         for (uint32_t s = 0; known && s < l->n_seqs; s++)
             if (seqs[s].job < l->n_jobs)
                 use_seq(&found, &jobs[seqs[s].job], &seqs[s]);

@@ -1,0 +1,146 @@
+/* libmla-kernels: blobs that go with their launches, as a parameter of the first kernel. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/gpu/rig_library.h"
+#include "tests/support/check_main.h"
+#include "tests/support/decode_case.h"
+#include "tests/support/fake_cuda/fake_cuda.h"
+
+/* One sequence without query tokens, whose status word a launch copies; nothing is decoded. The blob goes on behind the
+ * records with bytes of no meaning, so that it can be of any size. */
+struct blob_case {
+    struct dc *c;
+    struct dc_job *job;
+    unsigned char *host; /* pinned */
+    CUdeviceptr device;
+    struct mla_kernels_launch launch;
+};
+
+#define BLOB_CASE_BYTES 65536u
+
+static void blob_case_make(struct blob_case *b, struct rig *rig)
+{
+    b->c = dc_new(rig);
+    b->job = dc_add(b->c, &(struct dc_shape){.heads = 16, .n_seqs = 1, .seqs = SEQS({0, 100}), .user_status = true});
+    dc_plan(b->c);
+    const struct be_batch *batch = &b->c->batch;
+    LIB_OK(cuMemHostAlloc((void **)&b->host, BLOB_CASE_BYTES, CU_MEMHOSTALLOC_DEVICEMAP));
+    LIB_OK(cuMemAlloc(&b->device, BLOB_CASE_BYTES));
+    for (size_t i = 0; i < BLOB_CASE_BYTES; i++)
+        b->host[i] = (unsigned char)(i * 167 >> 3);
+    ck_assert_int_eq(mla_kernels_blob_write(lib.kernels, &b->c->plan, batch->jobs, batch->n_jobs, batch->seqs,
+                                            batch->n_seqs, b->host, b->device, lib.workspace, &b->launch),
+                     0);
+}
+
+static void blob_case_drop(struct blob_case *b)
+{
+    LIB_OK(cuMemFreeHost(b->host));
+    LIB_OK(cuMemFree(b->device));
+    dc_free(b->c);
+}
+
+/* All of it is where it belongs, and nothing behind it. */
+static void blob_arrives(struct blob_case *b, size_t bytes)
+{
+    static unsigned char now[BLOB_CASE_BYTES];
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    b->job->user_status[0] = 99;
+    mem_push(b->c->rig, &b->job->status_mem);
+    mem_push(b->c->rig, &b->job->user_status_mem);
+    LIB_OK(cuMemsetD8Async(b->device, 0xa5, BLOB_CASE_BYTES, lib.stream));
+    ck_assert(mla_kernels_takes_blob(lib.kernels, &b->launch, bytes));
+    ck_assert_int_eq(mla_kernels_launch_blob(lib.kernels, lib.stream, &b->launch, b->host, bytes, &result), 0);
+    ck_assert_int_eq(result, CUDA_SUCCESS);
+    LIB_OK(cuStreamSynchronize(lib.stream));
+    LIB_OK(cuMemcpyDtoH(now, b->device, sizeof(now)));
+    mem_pull(b->c->rig, &b->job->user_status_mem);
+    ck_assert_uint_eq(b->job->user_status[0], 0);
+    ck_assert_mem_eq(now, b->host, bytes);
+    for (size_t i = bytes; i < sizeof(now); i++)
+        ck_assert_uint_eq(now[i], 0xa5);
+}
+
+/* Bytes of parameters that launches declared, on the fake driver; a real one does not tell. */
+static uint64_t declared_bytes(void)
+{
+    void (*fn)(struct mla_fake_report *) = NULL;
+    struct mla_fake_report report = {.inline_bytes = 0};
+    *(void **)&fn = dlsym(lib.driver.library, "mla_fake_report");
+    if (fn)
+        fn(&report);
+    return fn ? report.inline_bytes : UINT64_MAX;
+}
+
+/* At both sides of each edge: 128 bytes of a parameter are the launch's. */
+START_TEST(blobs_go_with_launches)
+{
+    static const struct {
+        size_t bytes;
+        uint64_t kernel;
+    } sizes[] = {{1024, 4096},        {4096 - 128, 4096},   {4096 - 112, 8192},   {8192 - 128, 8192},
+                 {8192 - 112, 16384}, {16384 - 128, 16384}, {16384 - 112, 32752}, {32752 - 128, 32752}};
+    struct rig rig;
+    if (!rig_open(&rig, _i))
+        return;
+    struct blob_case b;
+    blob_case_make(&b, &rig);
+    bool takes = mla_kernels_takes_blob(lib.kernels, &b.launch, 1024);
+    ck_assert_int_eq(takes, mla_kernels_facts(lib.kernels)->scratch); /* those with a prepare kernel */
+    for (size_t i = 0; takes && i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        uint64_t before = declared_bytes();
+        blob_arrives(&b, sizes[i].bytes);
+        if (before != UINT64_MAX)
+            ck_assert_uint_eq(declared_bytes() - before, sizes[i].kernel);
+    }
+    for (size_t bytes = 32752 - 112; bytes <= BLOB_CASE_BYTES; bytes += 3088) {
+        CUresult result = CUDA_ERROR_UNKNOWN;
+        ck_assert(!mla_kernels_takes_blob(lib.kernels, &b.launch, bytes));
+        ck_assert_int_eq(mla_kernels_launch_blob(lib.kernels, lib.stream, &b.launch, b.host, bytes, &result), -EINVAL);
+        ck_assert_int_eq(result, CUDA_SUCCESS);
+    }
+    blob_case_drop(&b);
+    rig_close(&rig);
+}
+END_TEST
+
+/* Drivers that came before such parameters are not asked for the kernels. A launch whose records are not where it says
+ * is refused. */
+START_TEST(blobs_stay_behind)
+{
+    struct rig rig;
+    if (!rig_open(&rig, _i))
+        return;
+    struct blob_case b;
+    blob_case_make(&b, &rig);
+    struct mla_kernels_launch wrong = b.launch;
+    wrong.abi.n_items = 1;
+    ck_assert(!mla_kernels_takes_blob(lib.kernels, &wrong, 1024));
+    wrong.abi.items = wrong.abi.jobs - 64;
+    ck_assert(!mla_kernels_takes_blob(lib.kernels, &wrong, 1024));
+    ck_assert_int_eq(mla_kernels_launch_blob(lib.kernels, lib.stream, &wrong, b.host, 1024, NULL), -EINVAL);
+    char variant[64], why[512] = "";
+    snprintf(variant, sizeof(variant), "%s", mla_kernels_facts(lib.kernels)->variant);
+    struct mla_kernels_options options = {.size = sizeof(options), .variant = variant};
+    int version = lib.driver.version;
+    struct mla_kernels *old;
+    lib.driver.version = 12000;
+    ck_assert_msg(mla_kernels_open(&lib.driver, &options, &old, why, sizeof(why)) == 0, "%s", why);
+    lib.driver.version = version;
+    ck_assert(!mla_kernels_takes_blob(old, &b.launch, 1024));
+    mla_kernels_close(old);
+    blob_case_drop(&b);
+    rig_close(&rig);
+}
+END_TEST
+
+/* These run on the fake driver too. */
+MLA_SUITE(library_blobs)
+{
+    TCase *tc = mla_tcase(suite, "library_blobs");
+    rig_add(tc, blobs_go_with_launches);
+    rig_add(tc, blobs_stay_behind);
+}

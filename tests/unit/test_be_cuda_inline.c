@@ -1,0 +1,122 @@
+/* Records that go with the launch, as a parameter of its first kernel, and when they do not. On the fake driver. */
+#include <stdlib.h>
+
+#include "daemon/util/clock.h"
+#include "tests/support/check_main.h"
+#include "tests/support/decode_case.h"
+#include "tests/unit/test_be_cuda.h"
+
+#define SEQS_MAX 400u
+
+static struct mla_fake_report before, after;
+
+static uint64_t calls(enum mla_fake_call call)
+{
+    return after.calls[call] - before.calls[call];
+}
+
+static uint64_t inline_bytes(void)
+{
+    return after.inline_bytes - before.inline_bytes;
+}
+
+static struct dc *case_of(struct rig *rig, uint32_t n_seqs, uint64_t seed)
+{
+    static struct dc_seq seqs[SEQS_MAX];
+    for (uint32_t s = 0; s < n_seqs; s++)
+        seqs[s] = (struct dc_seq){.q_len = 1, .kv_len = 70 + s % 3};
+    struct dc *c = dc_new(rig);
+    dc_add(c, &(struct dc_shape){.heads = 16, .n_seqs = n_seqs, .seqs = seqs, .user_status = true, .seed = seed});
+    dc_plan(c);
+    c->batch.plan_id = n_seqs;
+    return c;
+}
+
+static void run(struct dc *c)
+{
+    ck_assert(cuda_fake_report(&before));
+    dc_run(c);
+    ck_assert(cuda_fake_report(&after));
+    dc_check_all(c);
+}
+
+/* The smallest kernel that has room for them takes them; larger ones than any has are copied. */
+START_TEST(by_size)
+{
+    static const struct {
+        uint32_t n_seqs;
+        uint32_t bytes; /* 0: copied */
+    } cases[] = {{1, 4096}, {8, 4096}, {16, 8192}, {40, 16384}, {80, 32752}, {SEQS_MAX, 0}};
+    struct rig rig = cuda_rig();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct dc *c = case_of(&rig, cases[i].n_seqs, i);
+        run(c);
+        ck_assert_uint_eq(inline_bytes(), cases[i].bytes);
+        ck_assert_uint_eq(calls(MLA_FAKE_cuMemcpyHtoDAsync), cases[i].bytes == 0);
+        ck_assert_uint_eq(calls(MLA_FAKE_cuStreamWaitEvent), 0);
+        dc_free(c);
+    }
+    rig_close(&rig);
+}
+END_TEST
+
+/* Behind a launch that runs they are copied beside it, unless all are to go with their launches. Either way the next
+ * launch of the plan, whose records are then written by halves, is right. */
+START_TEST(behind_another)
+{
+    static const char *const modes[] = {"", "copied", "inline"};
+    static const unsigned with[] = {1, 0, 4}, copied_behind[] = {3, 3, 0};
+    ck_assert_int_eq(setenv("MLA_CUDA_BLOB", modes[_i], 1), 0);
+    struct rig rig = cuda_rig();
+    struct dc *c[4];
+    for (uint32_t i = 0; i < 4; i++)
+        c[i] = case_of(&rig, 3, i);
+    for (int round = 0; round < 6; round++) {
+        ck_assert(cuda_fake_rules("kernel@1=delay 30"));
+        ck_assert(cuda_fake_report(&before));
+        for (uint32_t i = 0; i < 4; i++)
+            dc_launch(c[i]);
+        for (uint32_t i = 0; i < 4; i++)
+            dc_wait(c[i]);
+        ck_assert(cuda_fake_report(&after));
+        ck_assert_uint_eq(inline_bytes(), 4096u * with[_i]);
+        ck_assert_uint_eq(calls(MLA_FAKE_cuMemcpyHtoDAsync), 4 - with[_i]);
+        ck_assert_uint_eq(calls(MLA_FAKE_cuStreamWaitEvent), copied_behind[_i]);
+        for (uint32_t i = 0; i < 4; i++)
+            dc_check_all(c[i]);
+    }
+    for (uint32_t i = 0; i < 4; i++)
+        dc_free(c[i]);
+    rig_close(&rig);
+}
+END_TEST
+
+/* Ways that records go otherwise stay theirs; plain kernels, which have no prepare kernel, get copies. */
+START_TEST(other_ways)
+{
+    static const struct {
+        const char *blob, *graphs, *variant;
+        unsigned copies;
+    } cases[] = {
+        {"pinned", "0", NULL, 0}, {"pageable", "0", NULL, 1}, {"", "1", NULL, 1}, {"", "0", "generic-sm_90a", 1}};
+    ck_assert_int_eq(setenv("MLA_CUDA_BLOB", cases[_i].blob, 1), 0);
+    ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", cases[_i].graphs, 1), 0);
+    struct rig rig = cuda_rig_of(cases[_i].variant);
+    struct dc *c = case_of(&rig, 3, 1);
+    for (int i = 0; i < 3; i++) {
+        run(c);
+        ck_assert_uint_eq(inline_bytes(), 0);
+        ck_assert_uint_eq(calls(MLA_FAKE_cuMemcpyHtoDAsync), cases[_i].copies);
+    }
+    dc_free(c);
+    rig_close(&rig);
+}
+END_TEST
+
+MLA_SUITE(be_cuda_inline)
+{
+    TCase *tc = mla_tcase(suite, "inline");
+    tcase_add_test(tc, by_size);
+    tcase_add_loop_test(tc, behind_another, 0, 3);
+    tcase_add_loop_test(tc, other_ways, 0, 4);
+}
