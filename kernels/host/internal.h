@@ -39,11 +39,12 @@ struct mla_kernels {
     CUmodule decode_module;
     CUmodule reduce_module;
     CUfunction prepare;
+    CUfunction park; /* park.h; NULL: none */
     CUfunction decode;
     CUfunction reduce;
-    uint32_t reduce_ctas;                               /* of the reducer that run at the same time */
     struct kernels_inline inlines[KERNELS_INLINES_MAX]; /* the smallest first */
     uint32_t n_inlines;
+    uint32_t reduce_ctas;         /* of the reducer that run at the same time */
     bool programmatic;            /* mla_kernels_options */
     struct mla_kernels *few_rows; /* owned; NULL: none */
 };
@@ -60,6 +61,9 @@ int kernels_tensor_maps(struct mla_kernels *kernels, const struct mla_abi_job *j
 /* choose.c: whether the launch of a request is faster with the second kernels, whose units have fewer rows. */
 bool kernels_prefer_few_rows(const struct mla_kernels_facts *first, const struct mla_kernels_facts *few,
                              const struct plan_request *request);
+
+/* A bit beside those of mla_kernels_launch_some(): the park kernel is in front of the prepare kernel. */
+#define KERNELS_BEHIND_PARK 8u
 
 /* units.c: what kernels with a prepare kernel need beside abi.h. */
 static inline bool kernels_have_units(const struct mla_kernels *kernels)

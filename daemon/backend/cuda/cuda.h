@@ -7,9 +7,9 @@
  * too; =pinned lets kernels read them in pinned host memory, but for very large ones; =pageable copies them from
  * pageable memory. MLA_CUDA_PLAIN_LAUNCHES=1: no kernel begins before the one in front of it has ended.
  * MLA_CUDA_GRAPHS=1: launches that come again with the same records go as graphs, in one call.
- * MLA_CUDA_PARK=1: the next layer of a lone step is put on the stream before its word has come, but not with the
- * driver's own CUDA_LAUNCH_BLOCKING=1 or CUDA_DEVICE_MAX_CONNECTIONS=1. Off otherwise, as graphs
- * are: tests/README.md has what they do to times on a GPU.
+ * MLA_CUDA_PARK=1: behind an MPS server the next layer of a lone step is put on the stream before its word has come,
+ * for which a kernel of one warp waits there; but not with the driver's own CUDA_LAUNCH_BLOCKING=1 or
+ * CUDA_DEVICE_MAX_CONNECTIONS=1. Off otherwise, as graphs are: tests/README.md has what they do to times on a GPU.
  */
 #ifndef MLA_DAEMON_BACKEND_CUDA_CUDA_H
 #define MLA_DAEMON_BACKEND_CUDA_CUDA_H

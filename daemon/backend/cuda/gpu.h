@@ -38,7 +38,6 @@
 #define CU_PAUSE_MIN_NS    UINT64_C(20000)
 #define CU_STEP_SPIN_NS    UINT64_C(500000)  /* polled so long without a pause while a step is in flight, or spin_us */
 #define CU_QUERY_NS        UINT64_C(1000000) /* between two questions to the driver whether all is well, while busy */
-#define CU_PARK_SEQS       1024u             /* a layer of more is not parked */
 #define CU_TIMED_EVERY     16u               /* launches, of which two are timed by the device: events cost time */
 #define CU_GRAPH_AFTER     3u                /* launches of the same records: graph.c */
 
@@ -121,16 +120,12 @@ struct cu_ahead {
 /* A layer on the stream that waits for its word: park.c. */
 struct cu_park {
     struct be_steps_batch *parked; /* NULL: none */
-    uint32_t index;                /* among batches[] and ahead[] */
     uint64_t prepared_at;          /* of it: the record may be another's since */
-    uint64_t value;                /* that is waited for */
+    uint64_t number;               /* of the last one */
     uint64_t not_before_ns;
-    uint64_t n_parked;
-    void *pinned; /* the words, and a blob of a dummy */
+    void *pinned; /* words */
     CUdeviceptr device;
-    CUdeviceptr dummy;
-    CUevent copied;
-    struct mla_abi_seq seqs[CU_PARK_SEQS]; /* of a dummy */
+    CUdeviceptr out; /* for rows of what is let go */
 };
 
 enum cu_state { CU_STARTING, CU_RUNNING, CU_ENDED };
@@ -212,6 +207,8 @@ struct backend {
 /* Deadlines of be_open() and be_close() for the GPU thread; tests shorten them. */
 extern uint64_t cu_open_deadline_ns;
 extern uint64_t cu_close_deadline_ns;
+/* How long a layer waits on the stream for its word; likewise. */
+extern uint64_t cu_park_most_ns;
 
 /* errors.c */
 
@@ -262,9 +259,11 @@ CUresult cu_park_open(struct backend *be);
 void cu_park_close(struct backend *be);
 /* A launch that is expected, whose records are written, goes on the stream if nothing else may want it. */
 void cu_park(struct backend *be, struct be_steps_batch *batch, uint32_t index);
-/* Whether the request is what is parked; then it runs now. */
+/* In front of a request that needs the stream. Whether its kernels are there already and run, because it is what is
+ * parked; anything else that is parked is let go. */
 bool cu_park_go(struct backend *be, const struct be_request *request);
-/* What is parked is let go without having run; in front of everything that needs the stream, or the driver to wait. */
+/* What is parked is let go and has ended; in front of everything for which the driver may wait, and before the caller
+ * has its step back. */
 void cu_unpark(struct backend *be);
 void cu_park_look(struct backend *be); /* behind everything that may begin or end a step */
 

@@ -322,14 +322,15 @@ static void choose_timing(struct backend *be, struct cu_slot *slot)
     slot->follows = slot->timed && be->n_slots > 1 && before->on_stream && before->timed;
 }
 
-static void begin_launch(struct backend *be, struct cu_slot *slot)
+/* parked: its kernels are on the stream. */
+static void begin_launch(struct backend *be, struct cu_slot *slot, bool parked)
 {
     struct be_batch *batch = slot->request->batch;
     struct mla_kernels_launch launch;
     struct cu_copy copy;
     struct cu_graph *graph;
     batch->taken_ns = mla_now_ns();
-    if (cu_park_go(be, slot->request)) {
+    if (parked) {
         batch->started_ns = batch->taken_ns;
     } else {
         choose_timing(be, slot);
@@ -370,16 +371,17 @@ static void begin_abort(struct backend *be, struct cu_slot *slot)
 void cu_begin(struct backend *be, struct be_request *request)
 {
     struct cu_slot *slot = &be->slots[(be->first_slot + be->n_slots) % CU_SLOTS];
-    if (be->park.parked && request != &be->park.parked->request)
-        cu_unpark(be);
+    bool parked = cu_park_go(be, request);
     slot->request = request;
     slot->on_stream = false;
     slot->timed = false;
     slot->follows = false;
     slot->host_words = false;
     be->n_slots++;
+    if (be->lost)
+        return;
     if (request->op == BE_LAUNCH)
-        begin_launch(be, slot);
+        begin_launch(be, slot, parked);
     else if (request->op == BE_ABORT)
         begin_abort(be, slot);
 }

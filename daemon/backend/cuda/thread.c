@@ -15,7 +15,9 @@ void cu_step_ended(void *backend, struct be_request *step, enum mla_status code)
 {
     struct backend *be = backend;
     struct mla_error error = {.code = code};
-    be_port_done(&be->port, step, &error);
+    cu_unpark(be); /* a layer of it, which may have begun */
+    if (!be->lost)
+        be_port_done(&be->port, step, &error);
 }
 
 static void map(struct backend *be, struct be_request *request)

@@ -120,6 +120,8 @@ FAKE_API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction func
     op->kernel.function = function;
     if (function->kernel == FAKE_SPIN || function->kernel == FAKE_READ)
         memcpy(&op->kernel.number, params[0], sizeof op->kernel.number);
+    else if (function->kernel == FAKE_PARK)
+        memcpy(&op->kernel.park, params[0], sizeof op->kernel.park);
     else if (fake_is_h128(function->kernel))
         memcpy(&op->kernel.h128, params[0], sizeof op->kernel.h128);
     else if (fake_inline_bytes(function) != 0)
