@@ -142,7 +142,7 @@ static void fake_environment(bool of_daemon)
         snprintf(text, sizeof(text), "report=%s;faults=%s/rules;mps=%d", files, files,
                  strcmp(gpu_isolation(), "shared") == 0);
     setenv("MLA_FAKE_CUDA", text, 1);
-    setenv("MLA_CUDA_PARK", "1", 1); /* layers of lone steps wait on the stream, see daemon/backend/cuda/cuda.h */
+    setenv("MLA_CUDA_PARK", "1", 1); /* shared: layers of lone steps wait on the stream, daemon/backend/cuda/cuda.h */
 }
 
 static void remove_files(void)
