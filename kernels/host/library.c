@@ -88,6 +88,13 @@ static bool choose(const struct opening *o, const struct kernels_manifest *manif
     return false;
 }
 
+static int lacks(const struct opening *o, const char *path, const char *entry, CUresult result)
+{
+    snprintf(o->why, o->why_bytes, "%s of [%s] has no %s: %s", path, o->k->section.name, entry,
+             cuda_driver_error(o->k->driver, result));
+    return -EIO;
+}
+
 static int load(const struct opening *o, const char *file, const char *entry, CUmodule *module, CUfunction *function,
                 char *path, size_t path_bytes)
 {
@@ -112,12 +119,7 @@ static int load(const struct opening *o, const char *file, const char *entry, CU
         return -EIO;
     }
     result = o->k->driver->cuModuleGetFunction(function, *module, entry);
-    if (result != CUDA_SUCCESS) {
-        snprintf(o->why, o->why_bytes, "%s of [%s] has no %s: %s", path, o->k->section.name, entry,
-                 cuda_driver_error(o->k->driver, result));
-        return -EIO;
-    }
-    return 0;
+    return result == CUDA_SUCCESS ? 0 : lacks(o, path, entry, result);
 }
 
 /* Units that run at the same time; 0 where a cluster does not fit. */
@@ -199,8 +201,8 @@ static void unload(struct mla_kernels *k)
     }
 }
 
-/* Entries of the prepare kernel's module; older drivers are not asked. */
-static int find_inlines(const struct opening *o, const char *path)
+/* Further entries of the prepare kernel's module; older drivers are not asked for those that take blobs. */
+static int find_others(const struct opening *o, const char *path)
 {
 #define INLINE_SIZE(bytes) bytes,
     static const uint32_t sizes[] = {MLA_SM90_INLINE_SIZES(INLINE_SIZE)};
@@ -213,13 +215,12 @@ static int find_inlines(const struct opening *o, const char *path)
         to->bytes = sizes[i];
         snprintf(entry, sizeof entry, "%s_inline_%u", k->section.prepare_entry, sizes[i]);
         CUresult result = k->driver->cuModuleGetFunction(&to->prepare, k->prepare_module, entry);
-        if (result != CUDA_SUCCESS) {
-            snprintf(o->why, o->why_bytes, "%s of [%s] has no %s: %s", path, k->section.name, entry,
-                     cuda_driver_error(k->driver, result));
-            return -EIO;
-        }
+        if (result != CUDA_SUCCESS)
+            return lacks(o, path, entry, result);
     }
-    return 0;
+    snprintf(entry, sizeof entry, "%s_end", k->section.prepare_entry);
+    CUresult result = k->driver->cuModuleGetFunction(&k->end, k->prepare_module, entry);
+    return result == CUDA_SUCCESS ? 0 : lacks(o, path, entry, result);
 }
 
 /* Launches wait on the device for a word only where the prepare kernel's file has what waits. */
@@ -242,7 +243,7 @@ static int open_section(const struct opening *o)
     if (rc == 0 && kernels_have_units(k))
         rc = load(o, s->prepare_file, s->prepare_entry, &k->prepare_module, &k->prepare, path, sizeof path);
     if (rc == 0 && kernels_have_units(k))
-        rc = find_inlines(o, path);
+        rc = find_others(o, path);
     if (rc == 0 && kernels_have_units(k))
         rc = find_park(o);
     if (rc == 0)

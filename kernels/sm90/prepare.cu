@@ -3,12 +3,17 @@
  *
  * The records lie in device memory, or come with the launch in this kernel's parameter: then its CTAs also bring them
  * to their place in device memory, where the next kernels read them. A parameter is memory like other memory, which all
- * threads load from at once; the instructions for parameters would take it word by word. */
+ * threads load from at once; the instructions for parameters would take it word by word.
+ *
+ * It may begin while the launch in front of it ends (launches in a row). Until then it reads what is the caller's and
+ * the host's, and copies the blob, whose place no other launch has meanwhile: all else that it writes, scratch and
+ * status words, the launches before may still use. */
 #include <stddef.h>
 
 #include "kernels/device/output.cuh"
 #include "kernels/device/records.cuh"
 #include "kernels/ptx/grid.cuh"
+#include "kernels/sm90/end.cuh"
 #include "kernels/sm90/launch.h"
 #include "kernels/sm90/park.cuh"
 
@@ -47,12 +52,14 @@ __device__ __forceinline__ uint32_t pages_of(uint32_t keys)
     return keys / MLA_ABI_PAGE_TOKENS + (keys % MLA_ABI_PAGE_TOKENS != 0);
 }
 
-/* The length by one thread. One that is out of range is reported and counts as 0. */
-__device__ __forceinline__ void read_length(Shared &sh)
+__device__ __forceinline__ int32_t read_length(const mla_sm90_seq &seq)
 {
-    int32_t length = static_cast<int32_t>(sh.seq.kv_len_max);
-    if (sh.seq.kv_len != 0)
-        length = read_once(sh.seq.kv_len, 0);
+    return seq.kv_len != 0 ? read_once(seq.kv_len, 0) : static_cast<int32_t>(seq.kv_len_max);
+}
+
+/* By the thread that has read it. A length that is out of range is reported and counts as 0. */
+__device__ __forceinline__ void check_length(Shared &sh, int32_t length)
+{
     if (length < 0 || static_cast<uint32_t>(length) > sh.seq.kv_len_max) {
         report(sh.seq.status, kKvLenOutOfRange, 0);
         length = 0;
@@ -236,11 +243,10 @@ __device__ __forceinline__ void write_units(const mla_sm90_launch &launch, uint6
     }
 }
 
-/* Of the job, by a half warp. */
-__device__ __forceinline__ void copy_maps(const mla_sm90_seq &seq, uint64_t shift, uint32_t at)
+/* Vectors of the job's tensor maps, which the CTA of its first sequence has: of a half warp's threads one each. */
+__device__ __forceinline__ bool has_map_vector(const mla_sm90_seq &seq, uint32_t at)
 {
-    if (seq.maps != 0 && at < MLA_SM90_MAP_BYTES / 16)
-        vectors(reinterpret_cast<void *>(seq.unit.map))[at] = host_vector(seq.maps, shift, at);
+    return seq.maps != 0 && at < MLA_SM90_MAP_BYTES / 16;
 }
 
 __device__ __forceinline__ void prepare(const mla_sm90_launch &launch, uint64_t shift, Shared &sh)
@@ -252,21 +258,32 @@ __device__ __forceinline__ void prepare(const mla_sm90_launch &launch, uint64_t 
     __syncthreads();
     const mla_sm90_seq &seq = sh.seq;
     uint32_t entry[kPagesAtOnce];
-    int32_t visible = 0;
+    uint32_t map_at = threadIdx.x - (kPrepareThreads - 32);
+    uint4 map = {};
+    int32_t visible = 0, length = 0;
     if (seq.q_len != 0) { /* else nothing of the caller's is read, and there are no units */
         /* As many as there may be: how many are needed is known when the length has come. */
         read_entries(seq, threadIdx.x, pages_of(seq.kv_len_max), entry);
         if (seq.visible != 0 && threadIdx.x < seq.q_len)
             visible = read_once(seq.visible, threadIdx.x);
     }
-    copy_maps(seq, shift, threadIdx.x - (kPrepareThreads - 32));
+    if (has_map_vector(seq, map_at))
+        map = host_vector(seq.maps, shift, map_at);
+    bool reads_length = seq.q_len != 0 && threadIdx.x == kPrepareThreads / 2 + 32;
     if (seq.q_len != 0) {
         /* Each by warps of its own behind the loads above: one that waits here keeps its warp from the next. */
+        if (reads_length)
+            length = read_length(seq);
         read_parts(sh, shift, 0);
         if (threadIdx.x == kPrepareThreads / 2)
             make_split(launch, sh);
-        if (threadIdx.x == kPrepareThreads / 2 + 32)
-            read_length(sh);
+    }
+    grid_wait(); /* the launch in front has ended; nothing above is written to what it uses */
+    if (has_map_vector(seq, map_at))
+        vectors(reinterpret_cast<void *>(seq.unit.map))[map_at] = map;
+    if (seq.q_len != 0) {
+        if (reads_length)
+            check_length(sh, length);
         __syncthreads();
         uint32_t pages = pages_of(resolve_limits(sh, visible));
         resolve_pages(seq, pages, entry);

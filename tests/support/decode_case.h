@@ -155,7 +155,9 @@ struct dc_job *dc_add(struct dc *c, const struct dc_shape *shape);
 void dc_run(struct dc *c);
 void dc_plan(struct dc *c);   /* plan_bound, plan_build, plan_check, records; aborts when one refuses */
 void dc_replan(struct dc *c); /* forgets the plan: the next run makes another for the same memory */
-void dc_launch(struct dc *c); /* poisons outputs, pushes inputs, submits */
+void dc_launch(struct dc *c); /* dc_ready(), dc_submit() */
+void dc_ready(struct dc *c);  /* poisons outputs, pushes inputs */
+void dc_submit(struct dc *c); /* and nothing else, so that launches can follow each other closely */
 void dc_wait(struct dc *c);   /* until BATCH_DONE, pulls outputs */
 void dc_pull(struct dc *c);   /* outputs as they are now */
 

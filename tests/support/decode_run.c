@@ -162,7 +162,7 @@ static void poison(struct mem *mem)
         memset(mem->host, DC_POISON, mem->bytes);
 }
 
-void dc_launch(struct dc *c)
+void dc_ready(struct dc *c)
 {
     for (uint32_t i = 0; i < c->n_jobs; i++) {
         struct dc_job *job = c->jobs[i];
@@ -175,6 +175,10 @@ void dc_launch(struct dc *c)
         for (size_t k = 0; k < sizeof(all) / sizeof(all[0]); k++)
             mem_push(c->rig, all[k]);
     }
+}
+
+void dc_submit(struct dc *c)
+{
     c->batch.plan = &c->plan;
     c->batch.done = c->done;
     c->batch.n_done = c->n_done;
@@ -184,6 +188,12 @@ void dc_launch(struct dc *c)
     c->ticket.request.op = BE_LAUNCH;
     c->ticket.request.batch = &c->batch;
     rig_submit(c->rig, &c->ticket);
+}
+
+void dc_launch(struct dc *c)
+{
+    dc_ready(c);
+    dc_submit(c);
 }
 
 void dc_pull(struct dc *c)

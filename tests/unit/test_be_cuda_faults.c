@@ -173,6 +173,7 @@ static void session(const char *rule, bool leaves_nothing, struct mla_fake_repor
     struct be_config config = {.workspace_bytes = 4 * MIB, .host_bytes = 4 * MIB};
     struct mla_error err = {.code = MLA_OK};
     char open_now[300];
+    ck_assert_int_eq(setenv("MLA_CUDA_CHAIN", "0", 0), 0); /* unless the test has said something */
     exporter_start();
     take(&s.ipc, MLA_REGION_CUDA_IPC, MIB, 0);
     take(&s.vmm, MLA_REGION_CUDA_VMM, 8 * MIB, 3);
@@ -338,6 +339,26 @@ START_TEST(every_call_of_copies)
 }
 END_TEST
 
+/* Four kernels of a launch in a row, the last of which tells its end: the calls, and what is executed. */
+START_TEST(everything_of_rows)
+{
+    static const struct {
+        const char *what, *action;
+    } rules[] = {{"cuLaunchKernelEx", "fail CUDA_ERROR_INVALID_VALUE"},
+                 {"cuLaunchKernelEx", "lose CUDA_ERROR_ILLEGAL_ADDRESS"},
+                 {"kernel", "lose CUDA_ERROR_ECC_UNCORRECTABLE"}};
+    struct mla_fake_report *report = shared_report();
+    ck_assert_int_eq(setenv("MLA_CUDA_CHAIN", "1", 1), 0);
+    for (int nth = 1; nth <= 5; nth++) {
+        char rule[128];
+        snprintf(rule, sizeof rule, "%s@%d=%s", rules[_i].what, nth, rules[_i].action);
+        ck_assert(run_apart(rule, true, report));
+        ck_assert_int_eq(report->lost != 0, nth <= 4);
+        ck_assert_uint_eq(report->calls[MLA_FAKE_cuStreamWriteValue64], nth <= 4 ? 0 : 1); /* of the abort */
+    }
+}
+END_TEST
+
 /* What the stream executes is never answered by a call; the GPU thread finds out by itself. */
 START_TEST(everything_executed_loses_the_device_once)
 {
@@ -491,6 +512,7 @@ MLA_SUITE(be_cuda_faults)
     tcase_add_loop_test(tc, every_call_of_graphs, 0, 2);
     tcase_add_loop_test(tc, everything_executed_loses_the_device_once, 0, 2);
     tcase_add_loop_test(tc, every_call_of_copies, 0, 2);
+    tcase_add_loop_test(tc, everything_of_rows, 0, 3);
     tc = mla_tcase(suite, "calls that do not return");
     tcase_add_test(tc, a_blocked_call_does_not_block_the_loop);
     tcase_add_test(tc, open_has_a_deadline);

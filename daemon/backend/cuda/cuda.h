@@ -6,6 +6,8 @@
  * for measuring: MLA_CUDA_BLOB=copied copies them in any case, =inline lets them go with the launch when another runs,
  * too; =pinned lets kernels read them in pinned host memory, but for very large ones; =pageable copies them from
  * pageable memory. MLA_CUDA_PLAIN_LAUNCHES=1: no kernel begins before the one in front of it has ended.
+ * MLA_CUDA_CHAIN=1: a launch begins while the one before it ends, with its records (unless MLA_CUDA_BLOB says
+ * otherwise), and a kernel instead of the stream tells its end.
  * MLA_CUDA_GRAPHS=1: launches that come again with the same records go as graphs, in one call.
  * MLA_CUDA_PARK=1: behind an MPS server the next layer of a lone step is put on the stream before its word has come,
  * for which a kernel of one warp waits there; but not with the driver's own CUDA_LAUNCH_BLOCKING=1 or

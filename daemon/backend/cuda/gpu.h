@@ -143,6 +143,7 @@ struct cu_options {
     bool blob_always;  /* and when something does */
     bool parks;        /* park.c */
     bool programmatic; /* kernels of a launch overlap where they can */
+    bool chains;       /* and launches in a row */
     bool graphs;       /* graph.c */
     bool own_costs;    /* not the kernels' */
     struct plan_costs costs;
@@ -245,6 +246,9 @@ void cu_pace_ended(struct backend *be, const struct be_batch *batch);
 /* From when until when the end of what runs is expected, and to be looked for without pauses; false: it is no launch.
  */
 bool cu_pace_look(const struct backend *be, uint64_t *from_ns, uint64_t *until_ns);
+
+/* end.c: on the GPU thread. The end of what a slot has on the stream; batch: of a launch, NULL: of anything else. */
+bool cu_put_end(struct backend *be, struct cu_slot *slot, const struct be_batch *batch);
 
 /* graph.c: on the GPU thread. */
 

@@ -3,6 +3,7 @@
 
 #include "daemon/backend/cuda/gpu.h"
 #include "daemon/util/clock.h"
+#include "kernels/host/chain.h"
 
 #define LINE_BYTES 64u
 
@@ -266,32 +267,13 @@ static bool put_records(struct backend *be, struct cu_slot *slot, struct mla_ker
                       "cuStreamWaitEvent");
 }
 
-static bool write_done_words(struct backend *be, const struct be_batch *batch, struct cu_slot *slot)
+static int put_kernels(struct backend *be, const struct mla_kernels *kernels, const struct mla_kernels_launch *launch,
+                       const struct cu_copy *copy, CUresult *r)
 {
-    slot->host_words = !be->word_writes;
-    for (uint32_t i = 0; i < batch->n_done && !slot->host_words; i++)
-        slot->host_words = cu_sync_address(be, batch->done[i].word) == 0;
-    for (uint32_t i = 0; i < batch->n_done && !slot->host_words; i++)
-        if (!cu_call_ok(be,
-                        be->cu.cuStreamWriteValue64(be->stream, cu_sync_address(be, batch->done[i].word),
-                                                    batch->done[i].value, CU_STREAM_WRITE_VALUE_DEFAULT),
-                        "cuStreamWriteValue64"))
-            return false;
-    return true;
-}
-
-/* The end of what a slot has on the stream. */
-static bool put_end(struct backend *be, struct cu_slot *slot)
-{
-    slot->on_stream = true;
-    slot->value = ++be->last_value;
-    if ((slot->timed || !be->word_writes) &&
-        !cu_call_ok(be, be->cu.cuEventRecord(slot->ended, be->stream), "cuEventRecord"))
-        return false;
-    return !be->word_writes || cu_call_ok(be,
-                                          be->cu.cuStreamWriteValue64(be->stream, slot->word_device, slot->value,
-                                                                      CU_STREAM_WRITE_VALUE_DEFAULT),
-                                          "cuStreamWriteValue64");
+    if (!copy->with_launch)
+        return mla_kernels_launch(kernels, be->stream, launch, r);
+    return (be->options.chains ? kernels_launch_chained : mla_kernels_launch_blob)(kernels, be->stream, launch,
+                                                                                   copy->from, copy->bytes, r);
 }
 
 static bool run(struct backend *be, const struct plan *plan, const struct mla_kernels_launch *launch,
@@ -304,8 +286,7 @@ static bool run(struct backend *be, const struct plan *plan, const struct mla_ke
         return true;
     if (be->lost || (!copy->with_launch && !put_copy(be, copy, be->stream)))
         return false;
-    if ((copy->with_launch ? mla_kernels_launch_blob(kernels, be->stream, launch, copy->from, copy->bytes, &r)
-                           : mla_kernels_launch(kernels, be->stream, launch, &r)) == 0) {
+    if (put_kernels(be, kernels, launch, copy, &r) == 0) {
         ran->kernels |= plan->n_items != 0 && !copy->with_launch;
         ran->reducer |= plan->n_reduces != 0;
         return true;
@@ -342,7 +323,7 @@ static void begin_launch(struct backend *be, struct cu_slot *slot, bool parked)
             !run(be, batch->plan, &launch, &copy, graph))
             return;
     }
-    if (!write_done_words(be, batch, slot) || !put_end(be, slot))
+    if (!cu_put_end(be, slot, batch))
         return;
     batch->submitted_ns = mla_now_ns();
     struct be_event event = {.kind = BE_SUBMITTED, .request = slot->request};
@@ -365,7 +346,7 @@ static void begin_abort(struct backend *be, struct cu_slot *slot)
         if (!cu_call_ok(be, r, "cuMemcpyHtoDAsync"))
             return;
     }
-    put_end(be, slot);
+    cu_put_end(be, slot, NULL);
 }
 
 void cu_begin(struct backend *be, struct be_request *request)

@@ -154,6 +154,7 @@ static void copy_options(struct cu_options *o, const struct be_config *config)
 {
     const char *blob = getenv("MLA_CUDA_BLOB"), *plain = getenv("MLA_CUDA_PLAIN_LAUNCHES");
     const char *park = getenv("MLA_CUDA_PARK"), *graphs = getenv("MLA_CUDA_GRAPHS");
+    const char *chain = getenv("MLA_CUDA_CHAIN");
     snprintf(o->gpu, sizeof o->gpu, "%s", config->gpu ? config->gpu : "0");
     snprintf(o->kernels_dir, sizeof o->kernels_dir, "%s", config->kernels_dir ? config->kernels_dir : "");
     snprintf(o->variant, sizeof o->variant, "%s", config->variant ? config->variant : "");
@@ -165,7 +166,8 @@ static void copy_options(struct cu_options *o, const struct be_config *config)
     o->blob_pageable = blob && strcmp(blob, "pageable") == 0;
     o->blob_pinned = blob && strcmp(blob, "pinned") == 0;
     o->graphs = graphs && strcmp(graphs, "1") == 0 && !o->blob_pageable;
-    o->blob_always = blob && strcmp(blob, "inline") == 0;
+    o->chains = chain && strcmp(chain, "1") == 0 && o->programmatic && !o->graphs;
+    o->blob_always = blob && blob[0] != '\0' ? strcmp(blob, "inline") == 0 : o->chains;
     o->blob_inline = o->blob_always || (!o->graphs && (!blob || blob[0] == '\0')); /* a graph copies anew */
     o->own_costs = config->costs != NULL;
     if (o->own_costs)

@@ -13,7 +13,8 @@
  * which take a struct mla_abi_launch; and, for tests, fake_spin(uint64_t nanoseconds), fake_read(uint64_t address),
  * which is an illegal access unless a range covers the address; mla_bench_... does nothing. An address in a launch's
  * records that nothing covers, or that is written through read-only access, is CUDA_ERROR_ILLEGAL_ADDRESS. Kernels that
- * are called NAME_inline_BYTES have a parameter of so many bytes, with the blob in it, and copy that to its place.
+ * are called NAME_inline_BYTES have a parameter of so many bytes, with the blob in it, and copy that to its place;
+ * NAME_end write words.
  *
  * Configuration: $MLA_FAKE_CUDA, "key=value" pairs separated by ';' (also by newlines in the files). Keys:
  *   devices=1 memory=8G sms=132 capability=9.0 driver=13000 name=... uuid=<32 hex of device 0; the last byte counts up>
@@ -77,6 +78,7 @@ struct mla_fake_report {
     uint64_t magic;
     uint64_t bytes;        /* of this struct */
     uint64_t lost;         /* CUresult that ended the context, or 0 */
+    uint64_t programmatic; /* launches that may begin before what is in front has ended; here none does */
     uint64_t inline_bytes; /* parameters of launches that had their blob with them, as the kernels declare them */
 #define MLA_FAKE_MEMBER(name) uint64_t name;
     MLA_FAKE_RESOURCES(MLA_FAKE_MEMBER)

@@ -124,12 +124,17 @@ FAKE_API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction func
         memcpy(&op->kernel.park, params[0], sizeof op->kernel.park);
     else if (fake_is_h128(function->kernel))
         memcpy(&op->kernel.h128, params[0], sizeof op->kernel.h128);
+    else if (function->kernel == FAKE_END)
+        memcpy(&op->kernel.end, params[0], sizeof op->kernel.end);
     else if (fake_inline_bytes(function) != 0)
         fake_inline_take(op, params[0]);
     else if (function->kernel == FAKE_PREPARE || function->kernel == FAKE_DECODE_UNITS)
         memcpy(&op->kernel.units, params[0], sizeof op->kernel.units);
     else if (function->kernel != FAKE_EMPTY)
         memcpy(&op->kernel.launch, params[0], sizeof op->kernel.launch);
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+            FAKE_COUNT(programmatic, config->attrs[i].value.programmaticStreamSerializationAllowed != 0);
     op->kernel.cluster_ctas = (uint32_t)cluster_of(config);
     op->kernel.clusters = config->gridDimX / op->kernel.cluster_ctas;
     return waited(config->hStream, fake_enqueue(config->hStream, op));
