@@ -156,18 +156,16 @@ static uint64_t first_of(const struct mla_abi_tensor *x, uint32_t seq_of_job, ui
     return x->base + (uint64_t)offset;
 }
 
-static struct mla_sm90_unit unit_of(const struct mla_abi_job *job, const struct mla_abi_seq *seq, uint32_t of_job)
+/* What the units of all sequences of a job have alike. */
+static struct mla_sm90_unit unit_of(const struct mla_abi_job *job)
 {
     const float log2_e = 1.4426950408889634f;
     bool e4m3 = job->out_type == MLA_ABI_OUT_E4M3, rope = job->q_rope.base != 0;
     struct mla_sm90_unit unit = {
-        .q = first_of(&job->q, of_job, seq->first_token),
         .q_token = job->q.token_stride,
         .q_head = job->q.head_stride,
-        .out = first_of(&job->o, of_job, seq->first_token),
         .out_token = job->o.token_stride,
         .out_head = job->o.head_stride,
-        .lse = first_of(&job->lse, of_job, seq->first_token),
         .lse_token = job->lse.token_stride,
         .lse_head = job->lse.head_stride,
         .heads = job->heads,
@@ -176,7 +174,6 @@ static struct mla_sm90_unit unit_of(const struct mla_abi_job *job, const struct 
         .out_scale = e4m3 ? job->kv_scale * job->inv_out_scale : job->kv_scale,
         .beyond = job->num_pages > 0 ? job->num_pages : 1, /* maps of a plane without pages are of one page */
     };
-    unit.q_rope = rope ? first_of(&job->q_rope, of_job, seq->first_token) : unit.q + MLA_ABI_V_DIM;
     unit.q_rope_token = rope ? job->q_rope.token_stride : unit.q_token;
     unit.q_rope_head = rope ? job->q_rope.head_stride : unit.q_head;
     return unit;
@@ -187,22 +184,39 @@ static uint64_t element(uint64_t array, uint64_t index, uint64_t bytes)
     return array != 0 ? array + index * bytes : 0;
 }
 
-/* All of a sequence's record but its parts, and the places in the scratch. */
-static struct mla_sm90_seq seq_of(const struct mla_abi_job *job, const struct mla_abi_seq *seq, uint32_t of_job)
+static struct mla_sm90_seq seq_of(const struct mla_abi_job *job)
 {
     return (struct mla_sm90_seq){
-        .unit = unit_of(job, seq, of_job),
-        .kv_len = element(job->kv_len, of_job, sizeof(int32_t)),
-        .table = element(job->table, seq->table_first, sizeof(int32_t)),
-        .visible = job->mask == MLA_ABI_MASK_VISIBLE ? element(job->visible, seq->first_token, sizeof(int32_t)) : 0,
-        .status = element(job->status, of_job, sizeof(uint64_t)),
-        .user_status = element(job->user_status, of_job, sizeof(uint64_t)),
-        .q_len = seq->q_len,
-        .kv_len_max = seq->kv_len_max,
+        .unit = unit_of(job),
         .mask = job->mask,
         .pages_per_entry = job->pages_per_entry,
         .num_pages = job->num_pages,
     };
+}
+
+/* All of a sequence's record but its parts, and the places in the scratch. alike: seq_of() its job; copied and filled
+ * in where it lies, since a batch may have very many. */
+static void write_seq(const struct mla_abi_job *job, const struct mla_sm90_seq *alike, const struct mla_abi_seq *seq,
+                      uint32_t of_job, struct mla_sm90_seq *to)
+{
+    uint64_t parts = to->parts;
+    uint32_t n_parts = to->n_parts;
+    *to = *alike;
+    to->parts = parts;
+    to->n_parts = n_parts;
+    to->unit.q = first_of(&job->q, of_job, seq->first_token);
+    to->unit.q_rope =
+        job->q_rope.base != 0 ? first_of(&job->q_rope, of_job, seq->first_token) : to->unit.q + MLA_ABI_V_DIM;
+    to->unit.out = first_of(&job->o, of_job, seq->first_token);
+    to->unit.lse = first_of(&job->lse, of_job, seq->first_token);
+    to->kv_len = element(job->kv_len, of_job, sizeof(int32_t));
+    to->table = element(job->table, seq->table_first, sizeof(int32_t));
+    if (job->mask == MLA_ABI_MASK_VISIBLE)
+        to->visible = element(job->visible, seq->first_token, sizeof(int32_t));
+    to->status = element(job->status, of_job, sizeof(uint64_t));
+    to->user_status = element(job->user_status, of_job, sizeof(uint64_t));
+    to->q_len = seq->q_len;
+    to->kv_len_max = seq->kv_len_max;
 }
 
 /* When clusters are done with what they have been given: a heap, the first to be free on top. */
@@ -331,13 +345,14 @@ int kernels_more_write(struct mla_kernels *k, const struct plan *plan, const str
         if (rc != 0)
             return rc;
     }
+    struct mla_sm90_seq alike;
     for (uint32_t s = 0; s < n_seqs; s++) {
         uint32_t job = seqs[s].job, of_job = s - jobs[job].first_seq;
-        uint64_t parts = again ? records[s].parts : 0;
-        uint32_t n_parts = again ? records[s].n_parts : 0;
-        records[s] = seq_of(&jobs[job], &seqs[s], of_job);
-        records[s].parts = parts;
-        records[s].n_parts = n_parts;
+        if (s == 0 || job != seqs[s - 1].job)
+            alike = seq_of(&jobs[job]);
+        if (!again)
+            records[s].parts = records[s].n_parts = 0;
+        write_seq(&jobs[job], &alike, &seqs[s], of_job, &records[s]);
         records[s].unit.map = at + scratch.maps + (uint64_t)job * MLA_SM90_MAP_BYTES;
         records[s].unit.pages = page_ids;
         records[s].unit.limits = limits;
