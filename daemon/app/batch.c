@@ -359,9 +359,24 @@ static void on_launch_event(struct app *app, struct app_request *request, const 
                        .kind = SCHED_BATCH_DONE, .batch = b->sched, .code = MLA_OK, .at_ns = b->be.ended_ns});
 }
 
+/* Of the clients that have jobs in it, or behind it. */
+static uint32_t weight_of(struct app *app, const struct app_batch *b)
+{
+    uint64_t weight = sched_backlog_weight(&app->sched);
+    app->n_weighed++;
+    list_for_each (node, &b->sched->jobs) {
+        const struct app_job *job = job_at(node);
+        if (job->client->weighed != app->n_weighed && job->client->sched.backlog_ns == 0)
+            weight += client_weight(job->client, job->sched.priority);
+        job->client->weighed = app->n_weighed;
+    }
+    return weight < UINT32_MAX ? (uint32_t)weight : UINT32_MAX;
+}
+
 void batch_launch(struct app *app, struct sched_batch *batch)
 {
     struct app_batch *b = batch->user;
+    b->be.weight = weight_of(app, b);
     count(app, b);
     b->launched_ns = mla_now_ns();
     share_out(b);

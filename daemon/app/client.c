@@ -58,6 +58,13 @@ void client_maybe_free(struct app_client *client)
     free(client);
 }
 
+uint32_t client_weight(const struct app_client *client, uint32_t priority)
+{
+    uint32_t weight = client->sched.weight < SCHED_WEIGHT_MAX ? client->sched.weight : SCHED_WEIGHT_MAX;
+    uint32_t level = priority < SCHED_PRIORITIES ? priority : SCHED_PRIORITIES - 1;
+    return (weight > 1 ? weight : 1) << 2 * level;
+}
+
 enum mla_status client_over_quota(const struct app_client *client, struct mla_error *err, const char *field,
                                   uint64_t value, uint64_t limit, const char *text)
 {

@@ -51,6 +51,8 @@ struct app_client {
     struct app *app;
     struct net_peer *peer; /* NULL once the connection has ended */
     struct sched_peer sched;
+    struct be_flow flow; /* the backend's */
+    uint64_t weighed;    /* the last count of weights that it was in: batch.c */
     uint64_t id;
     char name[MLA_MAX_NAME_BYTES + 1];
     struct net_creds creds; /* groups copied */
@@ -313,6 +315,7 @@ struct app {
     uint64_t n_plans, n_plan_uses;
     struct list steps; /* app_template.in_app: steps in flight */
     uint32_t n_steps;
+    uint64_t n_weighed;         /* counts of weights: batch.c */
     uint64_t memory_generation; /* grows when a region or cache that requests may name goes, comes back or moves */
     uint64_t last_serial;       /* of table sets */
     uint64_t last_shape;        /* be_step.shape */
@@ -369,6 +372,8 @@ void app_reply_status(struct app_client *client, uint16_t request_type, uint64_t
 struct app_client *client_new(struct app *app, struct net_peer *peer, const struct mla_hello_request *hello);
 void app_on_closed(void *app, struct net_peer *peer);
 void client_maybe_free(struct app_client *client);
+/* Of its jobs and steps of a priority, as the scheduler has it. */
+uint32_t client_weight(const struct app_client *client, uint32_t priority);
 /* QUOTA, with the time after which jobs of the client that are in flight may have given back what counts; without any,
  * time alone helps nothing, and none is said. */
 enum mla_status client_over_quota(const struct app_client *client, struct mla_error *err, const char *field,

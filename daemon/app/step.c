@@ -289,6 +289,8 @@ static void begin(struct app_template *t, uint64_t request_id, uint64_t timeout_
     t->request_id = request_id;
     t->received_ns = mla_now_ns();
     t->step.deadline_ns = deadline(app, timeout_us);
+    t->step.flow = &client->flow;
+    t->step.weight = client_weight(client, t->requests[0].priority);
     t->request.be = (struct be_request){.op = BE_STEP, .step = &t->step};
     t->request.done = on_ended;
     t->request.owner = t;

@@ -83,6 +83,12 @@ struct be_done_word {
     uint64_t value;
 };
 
+/* What a client has had of the device: its owner's memory, zero at first, which outlives what names it; written by the
+ * device thread alone (fair.h). */
+struct be_flow {
+    uint64_t end;
+};
+
 /* One launch. Memory that items read (jobs, seqs, tables, plan arrays, status) comes from be_host_alloc(). */
 struct be_batch {
     const struct plan *plan;
@@ -94,6 +100,7 @@ struct be_batch {
     uint32_t n_seqs;
     const struct be_done_word *done; /* written in order after the reducer, before BE_BATCH_DONE */
     uint32_t n_done;
+    uint32_t weight; /* of all whose jobs are in it or wait behind it, for turns with layers of steps; 0 counts as 1 */
     /* out, valid with BE_BATCH_DONE; clock_ns() */
     uint64_t started_ns;   /* on the device, or as close as the host can tell; not before the end of the one before */
     uint64_t ended_ns;     /* the same */
@@ -130,6 +137,8 @@ struct be_step {
     uint64_t part_max_ns;
     uint64_t part_load_ns;  /* predicted, of a part; sums of those that share a launch to at most: */
     uint64_t launch_max_ns; /* 0: no limit. A part above it runs alone */
+    struct be_flow *flow;   /* of its client, for turns; NULL: it waits for none */
+    uint32_t weight;        /* 0 counts as 1 */
     uint64_t deadline_ns;   /* 0: none. Until the last layer is launched */
     /* out, with BE_DONE: error.code OK, or LATE: all layers have run; else why no further one does: TIMED_OUT,
      * READY_ABORTED, the code of STEP_END, OUT_OF_MEMORY, TOO_LARGE, INTERNAL */

@@ -148,15 +148,65 @@ static bool is_ready(const struct be_step *step)
     return step->own.ready && step->own.end_code == MLA_OK;
 }
 
-static struct be_step *longest_ready(const struct be_steps *s)
+static uint64_t turn_of(const struct be_steps *s, const struct be_step *step)
+{
+    return be_fair_start(&s->fair, step->flow);
+}
+
+/* Whose turn it is; of those alike, who has been ready for longest. */
+static struct be_step *next_ready(const struct be_steps *s)
 {
     struct be_step *first = NULL;
     list_for_each (node, &s->active) {
         struct be_step *step = step_at(node);
-        if (is_ready(step) && (!first || step->own.ready_ns < first->own.ready_ns))
+        if (!is_ready(step))
+            continue;
+        uint64_t turn = turn_of(s, step), best = first ? turn_of(s, first) : UINT64_MAX;
+        if (!first || turn < best || (turn == best && step->own.ready_ns < first->own.ready_ns))
             first = step;
     }
     return first;
+}
+
+static bool waits_for_others(const struct be_steps *s, const struct be_step *first, uint64_t now,
+                             const struct be_steps_others *others)
+{
+    if (!others || (!others->waiting && !others->under_way))
+        return false;
+    return turn_of(s, first) > be_fair_start(&s->fair, &s->fair.batches) &&
+           (others->waiting || now + BE_STEPS_LEAD_NS < others->free_ns);
+}
+
+bool be_steps_go_first(const struct be_steps *s, uint64_t now, const struct be_steps_others *others)
+{
+    const struct be_step *first = s->n_ready != 0 && others->waiting ? next_ready(s) : NULL;
+    return first && now + BE_STEPS_LEAD_NS < others->free_ns &&
+           turn_of(s, first) <= be_fair_start(&s->fair, &s->fair.batches);
+}
+
+/* Each pays for its part of the launch, by load. */
+static void take_turn(struct be_steps *s, const struct be_steps_batch *b)
+{
+    const struct be_steps_set *set = &b->set;
+    uint64_t start = UINT64_MAX;
+    double loads = 0;
+    for (uint32_t i = 0; i < set->n; i++) {
+        uint64_t turn = turn_of(s, set->members[i]);
+        start = turn < start ? turn : start;
+        loads += (double)set->members[i]->part_load_ns;
+    }
+    be_fair_turn(&s->fair, start);
+    for (uint32_t i = 0; i < set->n; i++) {
+        const struct be_step *step = set->members[i];
+        double part = loads > 0 ? (double)step->part_load_ns / loads : 1.0 / set->n;
+        be_fair_charge(&s->fair, step->flow, step->weight, (uint64_t)(part * (double)b->plan->plan.predicted_ns));
+    }
+}
+
+void be_steps_others_begin(struct be_steps *s, const struct be_batch *batch)
+{
+    be_fair_turn(&s->fair, be_fair_start(&s->fair, &s->fair.batches));
+    be_fair_charge(&s->fair, &s->fair.batches, batch->weight, batch->plan->predicted_ns);
 }
 
 /* In order of their beginning, so that the same steps meet in the same order. The first is one of them. */
@@ -186,13 +236,10 @@ static enum mla_status code_of(int rc)
 }
 
 /* Those that are ready together, or, when they have no plan together, the first alone. */
-static struct be_steps_batch *form_ready(struct be_steps *s)
+static struct be_steps_batch *form_ready(struct be_steps *s, struct be_step *first)
 {
-    struct be_step *first = longest_ready(s);
     struct be_steps_set *set = &s->ready_set;
     int why = 0;
-    if (!first)
-        return NULL;
     gather(s, first, set);
     struct be_steps_batch *b = be_steps_find_prepared(s, set);
     if (b)
@@ -227,12 +274,14 @@ static void go_on(struct be_steps *s, struct be_step *step, bool shared, uint64_
     s->n_ready--;
 }
 
-struct be_request *be_steps_launch(struct be_steps *s, uint64_t now)
+struct be_request *be_steps_launch(struct be_steps *s, uint64_t now, const struct be_steps_others *others)
 {
-    struct be_steps_batch *b = may_launch(s, now) ? form_ready(s) : NULL;
+    struct be_step *first = may_launch(s, now) ? next_ready(s) : NULL;
+    struct be_steps_batch *b = first && !waits_for_others(s, first, now, others) ? form_ready(s, first) : NULL;
     if (!b)
         return NULL;
     b->state = BE_STEPS_UNDER_WAY;
+    take_turn(s, b);
     for (uint32_t i = 0; i < b->set.n; i++)
         go_on(s, b->set.members[i], b->set.n > 1, now);
     s->n_launches++;

@@ -1,6 +1,13 @@
 /* The steps of a device thread: their words, what is launched of them when, and the plans of the layers that share a
  * launch. Device thread only, but for the calls before it starts.
  *
+ * Of those that are ready the client whose turn it is goes first (fair.h), and takes along whoever may share its
+ * launch, each of whom pays for that. Batches that are no step's take turns with them. A layer whose turn it is goes
+ * out at once, as a worker's stream stands still for it. One whose client has had more than its share waits for a batch
+ * that waits, too; and, while one runs, until shortly before the device has nothing more to do, when the next one will
+ * have come. A batch waits as long for a layer whose turn it is and which only has to wait for other layers. A device
+ * that would be idle takes whatever there is.
+ *
  * A layer that is ready goes out at once while no launch of steps is under way, else when the one under way is expected
  * to end within BE_STEPS_LEAD_NS: until then layers of other steps may join it. At most BE_STEPS_LAUNCHES of such
  * launches are under way, whatever else the device does.
@@ -15,6 +22,7 @@
 #include <stdint.h>
 
 #include "daemon/backend/backend.h"
+#include "daemon/backend/fair.h"
 
 #define BE_STEPS_LAUNCHES UINT32_C(2)
 #define BE_STEPS_LEAD_NS  UINT64_C(20000) /* a launch on its way and the records of it: seen on an H200 */
@@ -59,6 +67,13 @@ struct be_steps_batch {
     size_t seqs_cap;
 };
 
+/* What is there beside the steps. */
+struct be_steps_others {
+    bool waiting;     /* a batch has not begun */
+    bool under_way;   /* one is on the device */
+    uint64_t free_ns; /* when the device is expected to have nothing more to do */
+};
+
 struct be_steps {
     const struct be_facts *facts;
     const struct backend *backend; /* for scratch_bytes */
@@ -67,6 +82,7 @@ struct be_steps {
     void (*done)(void *context, struct be_request *step, enum mla_status code); /* the step is the loop's again */
     void *context;
 
+    struct be_fair fair;
     struct list active; /* struct be_step, in order of their beginning */
     uint32_t n;
     uint32_t n_ready; /* of them, waiting for their launch */
@@ -99,8 +115,12 @@ void be_steps_end(struct be_steps *steps, const struct be_request *request);
 /* Looks at words and deadlines; true when anything has come of it. */
 bool be_steps_poll(struct be_steps *steps, uint64_t now_ns);
 
-/* A LAUNCH to be begun now, or NULL. It is under way when this returns. */
-struct be_request *be_steps_launch(struct be_steps *steps, uint64_t now_ns);
+/* A LAUNCH to be begun now, or NULL. It is under way when this returns. others: NULL: there is nothing. */
+struct be_request *be_steps_launch(struct be_steps *steps, uint64_t now_ns, const struct be_steps_others *others);
+/* Whether what waits of the others is to wait for a layer, when there is no LAUNCH to be begun now. */
+bool be_steps_go_first(const struct be_steps *steps, uint64_t now_ns, const struct be_steps_others *others);
+/* A batch of the others has begun. */
+void be_steps_others_begin(struct be_steps *steps, const struct be_batch *batch);
 
 /* A launch that is expected, so that the backend may write its records ahead; be_steps_launch() gives its request when
  * it has come to that. NULL: none. It may be dropped, and its record be used for another, in any later call. */

@@ -88,3 +88,8 @@ void sched_backlog_weigh(struct sched *s, const struct sched_peer *peer, uint32_
     if (peer->backlog_ns > 0)
         s->backlog_weight += sched_weight(weight) - sched_weight(peer->weight);
 }
+
+uint64_t sched_backlog_weight(const struct sched *s)
+{
+    return s->backlog_weight;
+}

@@ -304,6 +304,9 @@ void sched_unpin(struct sched *s, struct sched_object *object);
 /* Another weight, also while jobs of the peer wait: what is served from now on is charged by it. Asks for nothing. */
 void sched_peer_weigh(struct sched *s, struct sched_peer *peer, uint32_t weight);
 
+/* Sum of the weights of the peers with a backlog: jobs that are accepted and not launched. */
+uint64_t sched_backlog_weight(const struct sched *s);
+
 void sched_counts(const struct sched *s, struct sched_counts *out);
 
 /* When a peer that has been refused for what it has in flight may find room, a microsecond or more. */

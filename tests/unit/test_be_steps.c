@@ -107,7 +107,7 @@ static void one_layer(struct worker *w, uint32_t layer, uint64_t now)
     ready(w, layer);
     ck_assert(be_steps_poll(&s, now));
     ck_assert_uint_eq(w->words[2 * layer], 0); /* taken back */
-    struct be_request *request = be_steps_launch(&s, now + 10);
+    struct be_request *request = be_steps_launch(&s, now + 10, NULL);
     ck_assert_ptr_nonnull(request);
     ck_assert(be_steps_own(&s, request));
     ck_assert_uint_eq(request->batch->n_jobs, 1);
@@ -121,7 +121,7 @@ START_TEST(layer_after_layer)
     start();
     be_steps_begin(&s, &a.request);
     ck_assert(!be_steps_poll(&s, 50));
-    ck_assert_ptr_null(be_steps_launch(&s, 50));
+    ck_assert_ptr_null(be_steps_launch(&s, 50, NULL));
     one_layer(&a, 0, 100);
     ck_assert_uint_eq(a.words[1], 1);
     ck_assert(!be_steps_poll(&s, 160));
@@ -158,18 +158,18 @@ START_TEST(the_next_word_before_the_end)
     be_steps_begin(&s, &a.request);
     ready(&a, 0);
     be_steps_poll(&s, 1);
-    first = be_steps_launch(&s, 2);
+    first = be_steps_launch(&s, 2, NULL);
     a.words[1] = 1;
     ready(&a, 1);
     be_steps_poll(&s, s.expected_end_ns);
-    second = be_steps_launch(&s, s.expected_end_ns);
+    second = be_steps_launch(&s, s.expected_end_ns, NULL);
     ck_assert_ptr_nonnull(second);
     ck_assert_ptr_ne(first, second);
     ready(&a, 2);
     be_steps_poll(&s, s.expected_end_ns);
-    ck_assert_ptr_null(be_steps_launch(&s, s.expected_end_ns)); /* two are under way */
+    ck_assert_ptr_null(be_steps_launch(&s, s.expected_end_ns, NULL)); /* two are under way */
     ended(first, 2, 3);
-    third = be_steps_launch(&s, s.expected_end_ns);
+    third = be_steps_launch(&s, s.expected_end_ns, NULL);
     ck_assert_ptr_nonnull(third);
     ended(second, 3, 4);
     ck_assert(!a.ended);
@@ -201,11 +201,11 @@ START_TEST(those_that_meet)
     ready(&a, 0);
     ready(&b, 0);
     be_steps_poll(&s, 10);
-    struct be_request *one = be_steps_launch(&s, 10);
+    struct be_request *one = be_steps_launch(&s, 10, NULL);
     ck_assert_uint_eq(one->batch->n_jobs, 1); /* who has waited longest, and nobody goes with it */
     ck_assert_ptr_eq(one->batch->done[0].word, &c.words[1]);
-    ck_assert_ptr_null(be_steps_launch(&s, 10)); /* not yet: others may come */
-    struct be_request *two = be_steps_launch(&s, s.expected_end_ns - BE_STEPS_LEAD_NS);
+    ck_assert_ptr_null(be_steps_launch(&s, 10, NULL)); /* not yet: others may come */
+    struct be_request *two = be_steps_launch(&s, s.expected_end_ns - BE_STEPS_LEAD_NS, NULL);
     ck_assert_ptr_nonnull(two);
     const struct be_batch *batch = two->batch;
     ck_assert_uint_eq(batch->n_jobs, 2);
@@ -238,7 +238,7 @@ START_TEST(plans_are_kept_and_launches_prepared)
     ck_assert_ptr_null(be_steps_prepare(&s));
     ready(&a, 0);
     be_steps_poll(&s, 1);
-    ck_assert_ptr_eq(be_steps_launch(&s, 1), &ahead->request);
+    ck_assert_ptr_eq(be_steps_launch(&s, 1, NULL), &ahead->request);
     ck_assert(ahead->prepared);
     struct be_steps_batch *next = be_steps_prepare(&s); /* while it runs */
     ck_assert_ptr_nonnull(next);
@@ -253,7 +253,7 @@ START_TEST(plans_are_kept_and_launches_prepared)
     ready(&a, 1);
     ready(&b, 0);
     be_steps_poll(&s, 3);
-    struct be_request *both = be_steps_launch(&s, 3);
+    struct be_request *both = be_steps_launch(&s, 3, NULL);
     ck_assert_ptr_ne(both, &next->request);
     ck_assert_uint_eq(both->batch->n_jobs, 2);
     ended(both, 3, 4);
@@ -263,7 +263,7 @@ START_TEST(plans_are_kept_and_launches_prepared)
     ready(&a, 2);
     ready(&b, 1);
     be_steps_poll(&s, 5);
-    both = be_steps_launch(&s, 5);
+    both = be_steps_launch(&s, 5, NULL);
     uint32_t index;
     ck_assert(be_steps_batch_of(&s, both, &index)->prepared);
     ck_assert_uint_eq(both->batch->n_jobs, 2);
@@ -302,11 +302,11 @@ START_TEST(deadlines_ends_and_abort_values)
     stop.step_end.code = MLA_CANCELLED;
     ready(&b, 1);
     be_steps_poll(&s, 200);
-    struct be_request *launch = be_steps_launch(&s, 200);
+    struct be_request *launch = be_steps_launch(&s, 200, NULL);
     be_steps_end(&s, &stop);
     ready(&b, 2);
     be_steps_poll(&s, 201);
-    ck_assert_ptr_null(be_steps_launch(&s, UINT64_C(1) << 60));
+    ck_assert_ptr_null(be_steps_launch(&s, UINT64_C(1) << 60, NULL));
     ck_assert(!b.ended);
     ended(launch, 200, 210);
     ck_assert(b.ended);
@@ -321,7 +321,7 @@ START_TEST(deadlines_ends_and_abort_values)
     one_layer(&c, 1, 2000);
     ready(&c, 2);
     be_steps_poll(&s, 4000);
-    launch = be_steps_launch(&s, 4000);
+    launch = be_steps_launch(&s, 4000, NULL);
     stop.step_end.step = &c.request;
     be_steps_end(&s, &stop);
     be_steps_poll(&s, 6000);
@@ -363,7 +363,7 @@ START_TEST(heavy_layers)
     ready(&a, 0);
     be_steps_poll(&s, 1);
     be_steps_prepare(&s);
-    struct be_request *first = be_steps_launch(&s, 1);
+    struct be_request *first = be_steps_launch(&s, 1, NULL);
     ck_assert_uint_eq(first->batch->n_done, 0);
     ck_assert_uint_eq(first->batch->n_seqs, SEQS);
     rows += first->batch->plan->useful_rows;
@@ -372,7 +372,7 @@ START_TEST(heavy_layers)
     ended(first, 1, 2);
     ck_assert_uint_eq(a.step.layers_done, 0);
     ck_assert_uint_eq(a.words[1], 0);
-    struct be_request *second = be_steps_launch(&s, 3); /* with the other one's layer */
+    struct be_request *second = be_steps_launch(&s, 3, NULL); /* with the other one's layer */
     ck_assert_uint_eq(second->batch->n_jobs, 2);
     ck_assert_uint_eq(second->batch->n_done, 2);
     rows += second->batch->plan->useful_rows - SEQS * 16;
@@ -386,11 +386,11 @@ START_TEST(heavy_layers)
     /* Stopped between the parts of its last layer: that has not run. */
     for (uint32_t i = 0; i < 2; i++)
         for (ready(&a, 1), be_steps_poll(&s, 5); a.step.layers_done == 1;)
-            ended(be_steps_launch(&s, 6), 6, 7);
+            ended(be_steps_launch(&s, 6, NULL), 6, 7);
     a.step.deadline_ns = 100;
     ready(&a, 2);
     be_steps_poll(&s, 99);
-    ended(be_steps_launch(&s, 99), 99, 100);
+    ended(be_steps_launch(&s, 99, NULL), 99, 100);
     be_steps_poll(&s, 101);
     ck_assert(a.ended);
     ck_assert_int_eq(a.code, MLA_TIMED_OUT);
@@ -407,11 +407,11 @@ START_TEST(heavy_layers)
     be_steps_poll(&s, 200);
     ready(&a, 0);
     be_steps_poll(&s, 201);
-    first = be_steps_launch(&s, 202);
+    first = be_steps_launch(&s, 202, NULL);
     ck_assert_uint_eq(first->batch->n_jobs, 1);
     ck_assert_ptr_eq(first->batch->done[0].word, &b.words[1]);
     ended(first, 202, 203);
-    ended(be_steps_launch(&s, 204), 204, 205);
+    ended(be_steps_launch(&s, 204, NULL), 204, 205);
     go_on_alone(&a, 1);
     go_on_alone(&b, 1);
     end();
@@ -439,14 +439,14 @@ START_TEST(kernels_of_those_that_share)
     ready(&a, 0);
     ready(&b, 0);
     be_steps_poll(&s, 1);
-    struct be_request *launch = be_steps_launch(&s, 1);
+    struct be_request *launch = be_steps_launch(&s, 1, NULL);
     ck_assert_uint_eq(fitted, 2);
     ck_assert_uint_eq(launch->batch->n_jobs, 2);
     ck_assert_uint_eq(launch->batch->plan->rows_per_unit, 64);
     ended(launch, 2, 3);
     ready(&a, 1);
     be_steps_poll(&s, 4);
-    launch = be_steps_launch(&s, 4);
+    launch = be_steps_launch(&s, 4, NULL);
     ck_assert_uint_eq(fitted, 1);
     ck_assert_uint_eq(launch->batch->plan->rows_per_unit, 128);
     ended(launch, 5, 6);
@@ -465,7 +465,7 @@ START_TEST(a_step_that_cannot_be_planned)
     ck_assert_ptr_null(be_steps_prepare(&s));
     ready(&a, 0);
     be_steps_poll(&s, 1);
-    ck_assert_ptr_null(be_steps_launch(&s, 1));
+    ck_assert_ptr_null(be_steps_launch(&s, 1, NULL));
     ck_assert(a.ended);
     ck_assert_int_eq(a.code, MLA_INTERNAL);
     end();
@@ -487,7 +487,7 @@ START_TEST(many)
     }
     be_steps_poll(&s, 1);
     while (s.n_ready != 0) {
-        struct be_request *request = be_steps_launch(&s, s.expected_end_ns);
+        struct be_request *request = be_steps_launch(&s, s.expected_end_ns, NULL);
         ck_assert_ptr_nonnull(request);
         ck_assert_uint_le(request->batch->n_jobs, BE_STEPS_JOIN_MAX);
         shared += request->batch->n_jobs;

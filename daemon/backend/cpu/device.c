@@ -199,32 +199,41 @@ static void run_batch(struct cpu_device *d, struct be_request *request)
         be_port_report(&d->port, &event);
 }
 
-static bool take(struct cpu_device *d, struct be_request **request)
+/* The next request, which stays where it is; NULL: none. */
+static struct be_request *next_request(struct cpu_device *d)
 {
-    if (d->n_held > 0) {
-        *request = d->held[d->held_at++];
-        if (--d->n_held == 0)
-            d->held_at = 0;
-        return true;
-    }
-    return be_port_take(&d->port, request);
+    struct be_request *request;
+    if (d->n_held == 0 && room_to_hold(d) && be_port_take(&d->port, &request))
+        d->held[d->held_at + d->n_held++] = request;
+    return d->n_held > 0 ? d->held[d->held_at] : NULL;
 }
 
-/* One launch of steps and one request in turn: neither holds up the other. */
+static void run(struct cpu_device *d, struct be_request *request)
+{
+    d->held_at++;
+    if (--d->n_held == 0)
+        d->held_at = 0;
+    d->port.active_ns = mla_now_ns();
+    if (request->op == BE_LAUNCH) {
+        be_steps_others_begin(&d->steps, request->batch);
+        run_batch(d, request);
+    } else {
+        run_small(d, request);
+    }
+}
+
+/* Steps and batches take turns; other requests wait for neither. */
 static bool run_something(struct cpu_device *d)
 {
-    struct be_request *step = d->steps.n_ready != 0 ? be_steps_launch(&d->steps, mla_now_ns()) : NULL;
+    struct be_request *request = next_request(d);
+    bool launch = request && request->op == BE_LAUNCH;
+    struct be_steps_others others = {.waiting = launch};
+    struct be_request *step = d->steps.n_ready != 0 ? be_steps_launch(&d->steps, mla_now_ns(), &others) : NULL;
     if (step)
         run_batch(d, step);
-    struct be_request *request;
-    if (!take(d, &request))
-        return step != NULL;
-    d->port.active_ns = mla_now_ns();
-    if (request->op == BE_LAUNCH)
-        run_batch(d, request);
-    else
-        run_small(d, request);
-    return true;
+    if (request && !(launch && step))
+        run(d, request);
+    return request || step;
 }
 
 static void *device_main(void *argument)

@@ -246,6 +246,8 @@ void cu_pace_ended(struct backend *be, const struct be_batch *batch);
 /* From when until when the end of what runs is expected, and to be looked for without pauses; false: it is no launch.
  */
 bool cu_pace_look(const struct backend *be, uint64_t *from_ns, uint64_t *until_ns);
+/* When the stream is expected to have ended what it has; no later than now when it has nothing. */
+uint64_t cu_pace_free_ns(const struct backend *be);
 
 /* end.c: on the GPU thread. The end of what a slot has on the stream; batch: of a launch, NULL: of anything else. */
 bool cu_put_end(struct backend *be, struct cu_slot *slot, const struct be_batch *batch);

@@ -41,3 +41,16 @@ bool cu_pace_look(const struct backend *be, uint64_t *from_ns, uint64_t *until_n
     *until_ns = begun + ns + early;
     return true;
 }
+
+uint64_t cu_pace_free_ns(const struct backend *be)
+{
+    uint64_t at = be->last_ended_ns;
+    for (uint32_t i = 0; i < be->n_slots; i++) {
+        const struct cu_slot *slot = &be->slots[(be->first_slot + i) % CU_SLOTS];
+        if (slot->request->op != BE_LAUNCH || !slot->on_stream)
+            continue;
+        const struct be_batch *batch = slot->request->batch;
+        at = (batch->started_ns > at ? batch->started_ns : at) + expected(be, batch->plan->predicted_ns);
+    }
+    return at;
+}

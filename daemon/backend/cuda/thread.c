@@ -54,6 +54,9 @@ static void run(struct backend *be, struct be_request *request)
         be_port_done(&be->port, request, NULL);
         break;
     case BE_LAUNCH:
+        cu_begin(be, request);
+        be_steps_others_begin(&be->steps, request->batch);
+        break;
     case BE_ABORT:
     case BE_UNMAP:
         cu_begin(be, request);
@@ -66,12 +69,18 @@ static bool needs_slot(const struct be_request *request)
     return request->op == BE_LAUNCH || request->op == BE_ABORT || request->op == BE_UNMAP;
 }
 
-/* Requests start in order: one that needs a slot while there is none holds up those behind it. */
-static bool take(struct backend *be, struct be_request **request)
+/* The next request; NULL: none. */
+static const struct be_request *next_request(struct backend *be)
 {
     if (!be->held && !be_port_take(&be->port, &be->held))
         be->held = NULL;
-    if (!be->held || (cu_slots_full(be) && needs_slot(be->held)))
+    return be->held;
+}
+
+/* Requests start in order: one that needs a slot while there is none holds up those behind it. */
+static bool take(struct backend *be, struct be_request **request)
+{
+    if (!next_request(be) || (cu_slots_full(be) && needs_slot(be->held)))
         return false;
     *request = be->held;
     be->held = NULL;
@@ -105,6 +114,8 @@ static uint64_t next_pause_ns(const struct backend *be, uint64_t now)
     uint64_t look, until;
     if (spin != 0 && be->watches.n == 0 && be->steps.n == 0 && cu_pace_look(be, &look, &until))
         return pause_beside_launch_ns(be, now, look, until);
+    if (be->steps.n_ready != 0) /* a layer waits for its time */
+        return 0;
     if (be->steps.n != 0 && spin < CU_STEP_SPIN_NS) /* a layer's word comes within a worker's own kernels */
         spin = CU_STEP_SPIN_NS;
     if (be->n_slots != 0 || be->watches.n != 0 || be->steps.n != 0)
@@ -112,18 +123,39 @@ static uint64_t next_pause_ns(const struct backend *be, uint64_t now)
     return quiet < be->options.spin_ns ? 0 : BE_PORT_IDLE_NS;
 }
 
-/* In front of the requests that wait: a worker's stream stands still for it. */
-static bool serve_steps(struct backend *be)
+static bool batch_under_way(const struct backend *be)
+{
+    for (uint32_t i = 0; i < be->n_slots; i++) {
+        const struct be_request *request = be->slots[(be->first_slot + i) % CU_SLOTS].request;
+        if (request->op == BE_LAUNCH && !be_steps_own(&be->steps, request))
+            return true;
+    }
+    return false;
+}
+
+/* Layers and batches take turns; other requests wait for neither. Whether a layer has begun. */
+static bool serve_steps(struct backend *be, uint64_t now, bool *batches_wait)
+{
+    if (be->lost || be->steps.n_ready == 0 || cu_slots_full(be))
+        return false;
+    const struct be_request *next = next_request(be);
+    struct be_steps_others others = {
+        .waiting = next && next->op == BE_LAUNCH, .under_way = batch_under_way(be), .free_ns = cu_pace_free_ns(be)};
+    struct be_request *request = be_steps_launch(&be->steps, now, &others);
+    if (request)
+        cu_begin(be, request);
+    /* Behind a layer's launch it is asked anew, as another's turn may be next. */
+    *batches_wait = others.waiting && (request || be_steps_go_first(&be->steps, now, &others));
+    return request != NULL;
+}
+
+static bool look_at_steps(struct backend *be, uint64_t now)
 {
     if (be->lost || be->steps.n == 0)
         return false;
-    uint64_t now = mla_now_ns();
     bool any = be_steps_poll(&be->steps, now);
     cu_park_look(be);
-    struct be_request *request = be->lost || cu_slots_full(be) ? NULL : be_steps_launch(&be->steps, now);
-    if (request)
-        cu_begin(be, request);
-    return any || request;
+    return any;
 }
 
 static void serve(struct backend *be)
@@ -132,15 +164,18 @@ static void serve(struct backend *be)
     be_port_beat(&be->port);
     bool any = cu_end_some(be);
     cu_park_look(be);
-    any |= serve_steps(be);
-    if (!be->lost && take(be, &request)) {
+    uint64_t now = mla_now_ns();
+    bool batches_wait = false;
+    any |= look_at_steps(be, now);
+    any |= serve_steps(be, now, &batches_wait);
+    if (!be->lost && !batches_wait && take(be, &request)) {
         run(be, request);
         any = true;
     }
     if (be->lost)
         return;
     be_watches_poll(&be->watches, word_came, be);
-    uint64_t now = mla_now_ns();
+    now = mla_now_ns();
     if (any) {
         be->port.active_ns = now;
         return;
