@@ -1,4 +1,6 @@
-/* Steps that wait on the stream, jobs and pages, at any moment of each other. On the fake driver. */
+/* Steps that wait on the stream, jobs and pages, at any moment of each other; steps and jobs by weight. On the fake
+ * driver. */
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -111,8 +113,93 @@ START_TEST(storm)
 }
 END_TEST
 
+/* ---- turns ---- */
+
+/* The CUDA backend, whose launches are predicted to take as long as the fake driver is made to take for them. */
+static struct rig slow_rig(void)
+{
+    struct plan_device device;
+    struct plan_costs costs;
+    struct be_config config = {.workspace_bytes = 16u << 20,
+                               .host_bytes = 16u << 20,
+                               .variant = "generic-sm_90a", /* all launches are of the same kernels */
+                               .costs = &costs};
+    struct rig rig;
+    int index = 0;
+    ck_assert_int_eq(plan_device_preset("h200", &device, &costs), 0);
+    costs.launch_ns = 3 * MLA_NS_PER_MS;
+    ck_assert_int_eq(setenv("MLA_TEST_BACKEND", "cuda", 1), 0);
+    while (strcmp(be_all[index]->name, "cuda") != 0)
+        index++;
+    ck_assert(rig_open_config(&rig, index, &config));
+    ck_assert(cuda_fake_rules("kernel=delay 1"));
+    return rig;
+}
+
+/* The step goes on where its words allow it. */
+static void step_on(struct stepper *s, uint32_t *next, uint32_t *layers)
+{
+    if (*next < LAYERS && (*next == 0 || __atomic_load_n(step_word(s, *next - 1, true), __ATOMIC_ACQUIRE) == 1))
+        __atomic_store_n(step_word(s, (*next)++, false), 1, __ATOMIC_RELEASE);
+    if (s->ticket.ended_at == 0)
+        return;
+    ck_assert_int_eq(s->ticket.error.code, MLA_OK);
+    *layers += LAYERS;
+    *next = 0;
+    step_again(s);
+}
+
+/* Two batches at a time, and a worker. Of equal weight they take turns; a batch that weighs eight times as much comes
+ * about eight times as often as a layer; a worker that does still has one layer at a time. */
+START_TEST(turns_by_weight)
+{
+    static const uint32_t step_weight[] = {1, 1, 8}, batch_weight[] = {1, 8, 1};
+    struct rig rig = slow_rig();
+    struct be_flow flow = {0};
+    struct stepper s;
+    struct dc *c[2];
+    uint32_t next = 0, layers = 0, batches = 0;
+    step_make(&s, &rig, 10);
+    s.step.flow = &flow;
+    s.step.weight = step_weight[_i];
+    s.step.part_load_ns = 1000;
+    for (int i = 0; i < 2; i++) {
+        c[i] = step_case(&rig, 50 + (uint64_t)i);
+        c[i]->batch.weight = batch_weight[_i];
+        dc_launch(c[i]);
+    }
+    step_again(&s);
+    for (uint64_t until = mla_now_ns() + 700 * MLA_NS_PER_MS; mla_now_ns() < until;) {
+        rig_poll(&rig, 1);
+        step_on(&s, &next, &layers);
+        for (int i = 0; i < 2; i++) {
+            if (c[i]->ticket.ended_at == 0)
+                continue;
+            batches++;
+            rig_submit(&rig, &c[i]->ticket);
+        }
+    }
+    layers += next;
+    double times = (double)batches / layers;
+    ck_assert_msg(_i == 1 ? times > 4 && times < 12 : times > 0.8 && times < 2.6, "%u batches for %u layers", batches,
+                  layers);
+    ck_assert(cuda_fake_rules(""));
+    for (; next < LAYERS; next++)
+        step_layer(&s, next);
+    rig_wait(&rig, &s.ticket);
+    for (int i = 0; i < 2; i++) {
+        dc_wait(c[i]);
+        dc_check_all(c[i]);
+        dc_free(c[i]);
+    }
+    step_drop(&s);
+    rig_close(&rig);
+}
+END_TEST
+
 MLA_SUITE(be_cuda_storm)
 {
     TCase *tc = mla_tcase(suite, "storm");
     tcase_add_loop_test(tc, storm, 0, 2);
+    tcase_add_loop_test(tc, turns_by_weight, 0, 3);
 }
