@@ -209,7 +209,7 @@ struct backend {
 extern uint64_t cu_open_deadline_ns;
 extern uint64_t cu_close_deadline_ns;
 /* How long a layer waits on the stream for its word; likewise. */
-extern uint64_t cu_park_most_ns;
+extern _Atomic uint64_t cu_park_most_ns;
 
 /* errors.c */
 

@@ -24,7 +24,7 @@
 #define APART_NS     UINT64_C(2000000) /* no layer is parked so soon after one that had to be let go */
 #define PINNED_BYTES 192u              /* a line each: the order, the verdict, the end of what was let go */
 
-uint64_t cu_park_most_ns = UINT64_C(20000000);
+_Atomic uint64_t cu_park_most_ns = UINT64_C(20000000);
 
 enum line { ORDER, VERDICT, END };
 
