@@ -1,4 +1,4 @@
-/* Asynchronous copies from global to shared memory, and prefetches. One instruction per function. */
+/* Asynchronous copies from global to shared memory, prefetches, and loads past L1. One instruction per function. */
 #ifndef MLA_KERNELS_PTX_COPY_CUH
 #define MLA_KERNELS_PTX_COPY_CUH
 
@@ -32,6 +32,14 @@ __device__ __forceinline__ void cp_async_commit()
 __device__ __forceinline__ void cp_async_wait_all()
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/* Whatever an earlier kernel has left of it in L1. */
+__device__ __forceinline__ uint4 load_l2_16(const void *from)
+{
+    uint4 v;
+    asm volatile("ld.cg.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
+    return v;
 }
 
 __device__ __forceinline__ void prefetch_l2(const void *p)

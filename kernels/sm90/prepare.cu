@@ -12,6 +12,7 @@
 
 #include "kernels/device/output.cuh"
 #include "kernels/device/records.cuh"
+#include "kernels/ptx/copy.cuh"
 #include "kernels/ptx/grid.cuh"
 #include "kernels/sm90/end.cuh"
 #include "kernels/sm90/launch.h"
@@ -212,10 +213,12 @@ __device__ __forceinline__ uint4 unit_vector(Shared &sh, const mla_sm90_part &pa
     return v;
 }
 
-/* Vector i of the host's record at an address. shift: from the addresses of such records to where they are now. */
+/* Vector i of the host's record at an address. shift: from the addresses of such records to where they are now. Past
+ * L1, as parameters of other launches have been at the same addresses, and this kernel may begin before the one in
+ * front has ended. */
 __device__ __forceinline__ uint4 host_vector(uint64_t address, uint64_t shift, uint32_t i)
 {
-    return reinterpret_cast<const uint4 *>(address + shift)[i];
+    return load_l2_16(reinterpret_cast<const uint4 *>(address + shift) + i);
 }
 
 __device__ __forceinline__ void read_parts(Shared &sh, uint64_t shift, uint32_t first)
@@ -304,7 +307,7 @@ __device__ __forceinline__ void copy_blob(uint64_t to, uint64_t from, uint32_t n
     if (threadIdx.x < 32)
         return;
     for (uint32_t i = blockIdx.x * threads + threadIdx.x - 32; i < n_vectors; i += gridDim.x * threads)
-        reinterpret_cast<uint4 *>(to)[i] = reinterpret_cast<const uint4 *>(from)[i];
+        reinterpret_cast<uint4 *>(to)[i] = host_vector(from, 0, i);
 }
 
 /* The parameter of a kernel that has the records with it. */
