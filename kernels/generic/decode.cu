@@ -81,7 +81,7 @@ __device__ __forceinline__ void write_output(const Shared &s, const View &v, con
                 if (partial)
                     *reinterpret_cast<float4 *>(to + 4ull * column) = value;
                 else
-                    store_output(s.job, to, column, value);
+                    store_output(Elements(s.job), to, column, value);
             }
         }
     }

@@ -1,8 +1,9 @@
 /* Combines the partials of split tiles, and copies status words to where the callers want them.
  *
- * Grid: x a tile's record, then CTAs for the status words of all sequences (mla_abi_launch.flags); y and every y-th row
- * from there on of the tile are a CTA's. Four warps add, 128 columns each; a fifth fetches meanwhile what the output
- * needs, which is one load after the other. Partials of a row are added in their order, whatever the grid.
+ * Grid: x a tile's record, then CTAs for the status words of all sequences (mla_abi_launch.flags); y and every y-th
+ * group of rows from there on of the tile are a CTA's. A warp has half of a row's columns and asks nobody: what takes
+ * time here is one load behind the other, so many rows have to be on their way. Partials of a row are added in their
+ * order, whatever the grid.
  */
 #include "kernels/device/output.cuh"
 #include "kernels/device/records.cuh"
@@ -11,46 +12,89 @@
 namespace mla
 {
 
-constexpr uint32_t kThreads = 160;
-constexpr uint32_t kAdders = 128;
+constexpr uint32_t kThreads = 128;
+constexpr uint32_t kHalf = MLA_ABI_V_DIM / 2; /* columns of a warp, 8 of a lane */
+constexpr uint32_t kRowsAtOnce = kThreads / 32 / 2;
 
-/* Four columns of a partial as they lie, how many a thread has on their way at a time, and what they are times O. */
+/* Eight columns of a partial as a lane has them: of its half those from column(0) and column(1) on, four each. How many
+ * partials are on their way at a time, and what they are times O. */
 struct InF32 {
-    typedef float4 Columns;
-    static constexpr uint32_t in_flight = 8;
+    struct Columns {
+        float4 v[2];
+    };
+    static constexpr uint32_t in_flight = 3;
     static constexpr float scale = 1.0f;
+    static __device__ __forceinline__ uint32_t column(uint32_t quad)
+    {
+        return quad * (kHalf / 2) + threadIdx.x % 32 * 4;
+    }
+    static __device__ __forceinline__ Columns load(uint64_t half)
+    {
+        return {__ldcs(reinterpret_cast<const float4 *>(half + 4 * column(0))),
+                __ldcs(reinterpret_cast<const float4 *>(half + 4 * column(1)))};
+    }
+    static __device__ __forceinline__ float4 quad(const Columns &c, uint32_t quad)
+    {
+        return c.v[quad];
+    }
+    static constexpr uint32_t bytes = 4;
 };
 
 struct InF16 {
-    typedef uint2 Columns;
-    static constexpr uint32_t in_flight = 16;
+    struct Columns {
+        uint4 v;
+    };
+    static constexpr uint32_t in_flight = 8;
     static constexpr float scale = kPartialScale;
+    static __device__ __forceinline__ uint32_t column(uint32_t quad)
+    {
+        return threadIdx.x % 32 * 8 + quad * 4;
+    }
+    static __device__ __forceinline__ Columns load(uint64_t half)
+    {
+        return {__ldcs(reinterpret_cast<const uint4 *>(half + 2 * column(0)))};
+    }
+    static __device__ __forceinline__ float4 quad(const Columns &c, uint32_t quad)
+    {
+        float4 f;
+        const uint32_t low = quad == 0 ? c.v.x : c.v.z, high = quad == 0 ? c.v.y : c.v.w;
+        asm("{.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;}"
+            : "=f"(f.x), "=f"(f.y)
+            : "r"(low));
+        asm("{.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;}"
+            : "=f"(f.z), "=f"(f.w)
+            : "r"(high));
+        return f;
+    }
+    static constexpr uint32_t bytes = 2;
 };
 
-__device__ __forceinline__ float4 columns(const float4 &v)
-{
-    return v;
-}
+/* Rows of a tensor of a sequence: of token t and head h at base + t * token + h * head. */
+struct Rows {
+    uint64_t base; /* 0: none are wanted */
+    int64_t token;
+    int64_t head;
 
-__device__ __forceinline__ float4 columns(const uint2 &v)
-{
-    float4 f;
-    asm("{.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;}"
-        : "=f"(f.x), "=f"(f.y)
-        : "r"(v.x));
-    asm("{.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;}"
-        : "=f"(f.z), "=f"(f.w)
-        : "r"(v.y));
-    return f;
-}
+    Rows() = default;
+    __device__ __forceinline__ Rows(const mla_abi_tensor &x, uint32_t seq_of_job, uint32_t first_token)
+        : base(x.base == 0 ? 0 : row_address(x, seq_of_job, first_token, 0, 0)), token(x.token_stride),
+          head(x.head_stride)
+    {
+    }
+    __device__ __forceinline__ uint64_t at(uint32_t t, uint32_t h) const
+    {
+        return base + static_cast<uint64_t>(t * token + h * head);
+    }
+};
 
-/* Where the rows of a tile go. */
+/* Where the rows of a tile go, and as what. */
 struct Output {
-    mla_abi_job job;
-    uint64_t fault; /* status word of the sequence */
+    Rows o;
+    Rows lse;
     uint32_t first_row;
-    uint32_t first_token;
-    uint32_t seq_of_job;
+    uint32_t heads;
+    Elements elements;
+    bool fault; /* of the sequence: nothing is written */
 };
 
 __device__ __forceinline__ void copy_status(const mla_abi_launch &launch, uint32_t index)
@@ -70,37 +114,37 @@ __device__ __forceinline__ mla_abi_reduce read_reduce(const mla_abi_launch &laun
     return {v.x, v.y, v.z, v.w};
 }
 
-/* A warp. */
-__device__ __forceinline__ void fetch_output(const mla_abi_launch &launch, const mla_abi_reduce &reduce, Output &to)
+__device__ __forceinline__ Output find_output(const mla_abi_launch &launch, const mla_abi_reduce &reduce)
 {
-    uint32_t lane = threadIdx.x % 32;
-    mla_abi_tile tile = record<mla_abi_tile>(launch.tiles, reduce.tile);
-    mla_abi_seq seq = record<mla_abi_seq>(launch.seqs, tile.seq);
+    const mla_abi_tile &tile = record<mla_abi_tile>(launch.tiles, reduce.tile);
+    const mla_abi_seq &seq = record<mla_abi_seq>(launch.seqs, tile.seq);
     const mla_abi_job &job = record<mla_abi_job>(launch.jobs, seq.job);
-    for (uint32_t i = lane; i < sizeof job / 8; i += 32)
-        reinterpret_cast<uint64_t *>(&to.job)[i] = reinterpret_cast<const uint64_t *>(&job)[i];
-    if (lane == 0) {
-        to.seq_of_job = tile.seq - job.first_seq;
-        to.fault = reinterpret_cast<const uint64_t *>(job.status)[to.seq_of_job];
-        to.first_row = tile.first_row;
-        to.first_token = seq.first_token;
-    }
+    uint32_t s = tile.seq - job.first_seq;
+    Output to;
+    to.o = Rows(job.o, s, seq.first_token);
+    to.lse = Rows(job.lse, s, seq.first_token);
+    to.first_row = tile.first_row;
+    to.heads = job.heads;
+    to.elements = Elements(job);
+    to.fault = reinterpret_cast<const uint64_t *>(job.status)[s] != 0;
+    return to;
 }
 
-/* Partials of a row, the thread's four columns of them. */
+/* Partials of a row, the lane's columns of one half of them. */
 template <class Format> struct Partials {
     typedef typename Format::Columns Columns;
     static constexpr uint32_t in_flight = Format::in_flight;
-    const Columns *o;
+    uint64_t o;
     const float *lse;
     uint32_t rows; /* of the tile: rows between two partials */
     uint32_t n;
 
-    __device__ __forceinline__ Partials(const mla_abi_launch &launch, const mla_abi_reduce &reduce, uint32_t row)
+    __device__ __forceinline__ Partials(const mla_abi_launch &launch, const mla_abi_reduce &reduce, uint32_t row,
+                                        uint32_t half)
         : rows(reduce.rows), n(reduce.n_partials)
     {
         uint64_t first = static_cast<uint64_t>(reduce.partial_row) + row;
-        o = reinterpret_cast<const Columns *>(launch.partial_o) + first * (MLA_ABI_V_DIM / 4) + threadIdx.x;
+        o = launch.partial_o + (first * MLA_ABI_V_DIM + half * kHalf) * Format::bytes;
         lse = reinterpret_cast<const float *>(launch.partial_lse) + first;
     }
 
@@ -113,9 +157,9 @@ template <class Format> struct Partials {
     {
 #pragma unroll
         for (uint32_t k = 0; k < in_flight; k++) {
-            v[k] = Columns{};
-            if (first + k < n)
-                v[k] = __ldcs(o + static_cast<uint64_t>(first + k) * rows * (MLA_ABI_V_DIM / 4));
+            if (first + k >= n)
+                break;
+            v[k] = Format::load(o + static_cast<uint64_t>(first + k) * rows * (MLA_ABI_V_DIM * Format::bytes));
         }
     }
 };
@@ -144,34 +188,42 @@ __device__ __forceinline__ void add(float4 &o, const float4 &v, float weight)
     o.w += weight * v.w;
 }
 
-/* Returns the row's LSE; o: its four columns, normalised. A warp. */
-template <class Format> __device__ __forceinline__ float reduce_row(const Partials<Format> &p, float4 &o)
+/* Returns the row's LSE; o: the lane's columns, normalised. v: the first partials, which are on their way; mine: the
+ * LSE of partial `lane`. */
+template <class Format>
+__device__ __forceinline__ float reduce_row(const Partials<Format> &p, typename Format::Columns (&v)[Format::in_flight],
+                                            float mine, float4 (&o)[2])
 {
     uint32_t lane = threadIdx.x % 32;
     constexpr uint32_t in_flight = Format::in_flight;
-    typename Format::Columns v[in_flight];
-    float value = p.lse_of(lane);
-    p.load(0, v); /* on their way while the weights are made */
-    float top = top_lse(p, value);
-    o = make_float4(0, 0, 0, 0);
+    float top = top_lse(p, mine);
+    o[0] = o[1] = make_float4(0, 0, 0, 0);
     if (top != top || top == -INFINITY) { /* NaN, or no partial saw a key */
-        o.x = o.y = o.z = o.w = top != top ? NAN : 0.0f;
+        float all = top != top ? NAN : 0.0f;
+        o[0] = o[1] = make_float4(all, all, all, all);
         return top;
     }
     float sum = 0;
-    for (uint32_t first = 0; first < p.n; first += 32) {
+#pragma unroll 1
+    for (uint32_t first = 0; first < p.n; first += 32) { /* a weight for each lane */
+        uint32_t n = min(32u, p.n - first);
         if (first != 0)
-            value = p.lse_of(first + lane);
-        float weight = first + lane < p.n ? expf(value - top) : 0.0f;
+            mine = p.lse_of(first + lane);
+        float weight = lane < n ? expf(mine - top) : 0.0f;
         sum += weight;
-        for (uint32_t i = 0; i < 32 && first + i < p.n; i += in_flight) {
+#pragma unroll 1
+        for (uint32_t i = 0; i < n; i += in_flight) {
             if (first + i != 0)
                 p.load(first + i, v);
 #pragma unroll
             for (uint32_t k = 0; k < in_flight; k++) {
+                if (i + k >= n)
+                    break;
                 float w = __shfl_sync(~0u, weight, i + k);
-                if (w != 0)
-                    add(o, columns(v[k]), w);
+                if (w != 0) { /* else it may be no number, of a partial that saw no key */
+                    add(o[0], Format::quad(v[k], 0), w);
+                    add(o[1], Format::quad(v[k], 1), w);
+                }
             }
         }
     }
@@ -179,25 +231,32 @@ template <class Format> __device__ __forceinline__ float reduce_row(const Partia
     for (int step = 16; step > 0; step /= 2)
         sum += __shfl_xor_sync(~0u, sum, step);
     float scale = 1.0f / (sum * Format::scale);
-    o.x *= scale;
-    o.y *= scale;
-    o.z *= scale;
-    o.w *= scale;
+#pragma unroll
+    for (int q = 0; q < 2; q++) {
+        o[q].x *= scale;
+        o[q].y *= scale;
+        o[q].z *= scale;
+        o[q].w *= scale;
+    }
     return top + logf(sum);
 }
 
-__device__ __forceinline__ void write_row(const Output &to, uint32_t row, const float4 &o, float lse)
+template <class Format>
+__device__ __forceinline__ void write_row(const Output &to, uint32_t row, uint32_t half, const float4 (&o)[2],
+                                          float lse)
 {
-    Row at(to.job, to.first_row + row);
-    uint64_t out = row_address(to.job.o, to.seq_of_job, to.first_token, at.token, at.head);
-    store_output(to.job, out, threadIdx.x * 4, o);
-    if (threadIdx.x == 0 && to.job.lse.base != 0)
-        *reinterpret_cast<float *>(row_address(to.job.lse, to.seq_of_job, to.first_token, at.token, at.head)) = lse;
+    row += to.first_row;
+    uint32_t token = row / to.heads, head = row - token * to.heads;
+    uint64_t out = to.o.at(token, head);
+#pragma unroll
+    for (int q = 0; q < 2; q++)
+        store_output(to.elements, out, half * kHalf + Format::column(q), o[q]);
+    if (half == 0 && threadIdx.x % 32 == 0 && to.lse.base != 0)
+        *reinterpret_cast<float *>(to.lse.at(token, head)) = lse;
 }
 
 template <class Format> __device__ __forceinline__ void reduce(const mla_abi_launch &launch)
 {
-    __shared__ Output to;
     grid_wait();
     if (blockIdx.x >= launch.n_reduces) {
         if (blockIdx.y == 0)
@@ -205,35 +264,35 @@ template <class Format> __device__ __forceinline__ void reduce(const mla_abi_lau
         return;
     }
     mla_abi_reduce reduce = read_reduce(launch, blockIdx.x);
-    uint32_t row = blockIdx.y;
-    if (row >= reduce.rows)
-        return;
-    bool adds = threadIdx.x < kAdders;
-    float4 o = make_float4(0, 0, 0, 0);
-    float lse = 0;
-    if (adds)
-        lse = reduce_row(Partials<Format>(launch, reduce, row), o);
-    else
-        fetch_output(launch, reduce, to);
-    __syncthreads();
-    if (!adds || to.fault != 0)
-        return;
-    write_row(to, row, o, lse);
-    for (row += gridDim.y; row < reduce.rows; row += gridDim.y) {
-        lse = reduce_row(Partials<Format>(launch, reduce, row), o);
-        write_row(to, row, o, lse);
+    uint32_t warp = threadIdx.x / 32, half = warp % 2;
+    Output to;
+    bool found = false;
+#pragma unroll 1
+    for (uint32_t row = blockIdx.y * kRowsAtOnce + warp / 2; row < reduce.rows; row += gridDim.y * kRowsAtOnce) {
+        Partials<Format> p(launch, reduce, row, half);
+        typename Format::Columns v[Format::in_flight];
+        float mine = p.lse_of(threadIdx.x % 32);
+        p.load(0, v);
+        if (!found) /* one load after the other, while those are on their way */
+            to = find_output(launch, reduce);
+        found = true;
+        if (to.fault)
+            return;
+        float4 o[2];
+        float lse = reduce_row<Format>(p, v, mine, o);
+        write_row<Format>(to, row, half, o, lse);
     }
 }
 
 } // namespace mla
 
 /* Of partials in f32 and in f16. */
-extern "C" __global__ void __launch_bounds__(160, 6) mla_reduce(const __grid_constant__ mla_abi_launch launch)
+extern "C" __global__ void __launch_bounds__(128, 6) mla_reduce(const __grid_constant__ mla_abi_launch launch)
 {
     mla::reduce<mla::InF32>(launch);
 }
 
-extern "C" __global__ void __launch_bounds__(160, 6) mla_reduce_f16(const __grid_constant__ mla_abi_launch launch)
+extern "C" __global__ void __launch_bounds__(128, 6) mla_reduce_f16(const __grid_constant__ mla_abi_launch launch)
 {
     mla::reduce<mla::InF16>(launch);
 }
