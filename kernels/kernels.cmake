@@ -39,28 +39,27 @@ min_pages_per_split = 8
 max_pages_per_item = 0
 reduce_file = reduce-${ARCH}.${EXTENSION}
 reduce_entry = mla_reduce
-reduce_threads = 160
-reduce_ctas_per_tile = 256
+reduce_threads = 128
+reduce_ctas_per_tile = 128
 ${mlad_generic_costs}" PARENT_SCOPE)
 endfunction()
 
-# sm90: the tuned kernel of Hopper; a cluster of CLUSTER CTAs has 64 rows for each. Costs: as in kernels/plan/presets.c.
-# VARIANT: "", or -WHAT for one that is made with other DEFINES and taken by its name only.
-function(mlad_sm90_kernel VARIANT CLUSTER SHARED_BYTES)
-  math(EXPR rows "64 * ${CLUSTER}")
-  set(page_ns 1195)
-  if(CLUSTER EQUAL 1)
-    set(page_ns 1500) # measured: 1,330 where pages are shared, 1,520 where each is read from memory
-  endif()
+# sm90: the tuned kernel of Hopper; a cluster of CLUSTER CTAs has ROWS rows for each. Costs: as in kernels/plan/presets.c,
+# but for PAGE_NS. VARIANT: "", or -WHAT for one that is taken as FEW of another or by its name. FEW: few_rows, or "".
+# Further arguments: DEFINES.
+function(mlad_sm90_kernel VARIANT CLUSTER ROWS SHARED_BYTES PAGE_NS FEW)
+  math(EXPR rows "${ROWS} * ${CLUSTER}")
   mlad_kernel(OUTPUT sm90${VARIANT}.cubin SOURCE sm90/decode.cu ARCH sm_90a
-    DEFINES MLA_SM90_CLUSTER=${CLUSTER} MLA_SM90_SHARED_BYTES=${SHARED_BYTES} ${ARGN})
+    DEFINES MLA_SM90_CLUSTER=${CLUSTER} MLA_SM90_ROWS=${ROWS} MLA_SM90_SHARED_BYTES=${SHARED_BYTES} ${ARGN})
   set(by_name_only "")
-  set(few_rows "")
   if(VARIANT)
     set(by_name_only "by_name_only = 1\n")
   else()
-    set(few_rows "few_rows = sm90-64\n")
     mlad_kernel(OUTPUT sm90-prepare.cubin SOURCE sm90/prepare.cu ARCH sm_90a)
+  endif()
+  set(few_rows "")
+  if(FEW)
+    set(few_rows "few_rows = ${FEW}\n")
   endif()
   set(MLAD_KERNEL_LOGS ${MLAD_KERNEL_LOGS} PARENT_SCOPE)
   set(mlad_manifest "${mlad_manifest}
@@ -83,11 +82,11 @@ min_pages_per_split = 4
 max_pages_per_item = 2048
 ${few_rows}reduce_file = reduce-sm_90a.cubin
 reduce_entry = mla_reduce_f16
-reduce_threads = 160
-reduce_ctas_per_tile = 256
+reduce_threads = 128
+reduce_ctas_per_tile = 128
 launch_ns = 8944
 fill_ns = 2000
-page_ns = ${page_ns}
+page_ns = ${PAGE_NS}
 drain_ns = 1000
 partial_ns = 1
 reduce_launch_ns = 700
@@ -122,8 +121,8 @@ min_pages_per_split = 8
 max_pages_per_item = 0
 reduce_file = reduce-sm_90a.cubin
 reduce_entry = mla_reduce_f16
-reduce_threads = 160
-reduce_ctas_per_tile = 256
+reduce_threads = 128
+reduce_ctas_per_tile = 128
 launch_ns = 5600
 fill_ns = 1000
 page_ns = 1500
@@ -145,9 +144,13 @@ file(STRINGS abi/abi.h mlad_abi_line REGEX "^#define MLA_ABI_VERSION ")
 string(REGEX MATCH "[0-9]+" MLAD_KERNEL_ABI "${mlad_abi_line}")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/abi/abi.h")
 
-mlad_sm90_kernel("" 2 225976)
-mlad_sm90_kernel(-64 1 209592)
-mlad_sm90_kernel(-nopromotion 2 225976 MLA_SM90_PROMOTION=0)
+# page_ns of the others, measured where each page is read once: 32 sequences of 128K, without what begins and ends items.
+mlad_sm90_kernel("" 2 64 225976 1195 sm90-96)
+mlad_sm90_kernel(-96 2 48 217784 1120 sm90-64)
+mlad_sm90_kernel(-64 1 64 209592 1400 sm90-48)
+mlad_sm90_kernel(-48 1 48 205496 1310 sm90-32)
+mlad_sm90_kernel(-32 1 32 201400 1220 "")
+mlad_sm90_kernel(-nopromotion 2 64 225976 1195 "" MLA_SM90_PROMOTION=0)
 mlad_generic_kernel(sm_90a cubin 2 124928 90 90)
 mlad_generic_kernel(compute_80 ptx 1 88064 80 9999 sm_80 sm_90 sm_100 sm_120)
 mlad_mla1_kernel(222800)

@@ -1,7 +1,7 @@
-/* Which kernels a launch is for: those of a section, or its few_rows. */
+/* Which kernels a launch is for: those of a section, or of one of its few_rows. */
 #include "kernels/host/internal.h"
 
-#define SHARE_AT_MOST 0.95 /* of the first ones' time; near a tie those read every page half as often */
+#define SHARE_AT_MOST 0.95 /* of the time of those before; near a tie those read pages less often */
 
 static double pages_of(const struct plan_seq *seq)
 {
@@ -9,8 +9,16 @@ static double pages_of(const struct plan_seq *seq)
     return (double)pages;
 }
 
+/* Of whole tiles and of what is left. */
+static uint32_t units_of(const struct mla_kernels_facts *facts, uint32_t rows)
+{
+    uint32_t tile = facts->tile_rows, unit = facts->device.rows_per_unit;
+    return rows / tile * ((tile + unit - 1) / unit) + (rows % tile + unit - 1) / unit;
+}
+
 /* Pages times units of a job's part. */
-static double unit_pages_of_job(const struct plan_request *request, const struct plan_job *job, uint32_t rows_per_unit)
+static double unit_pages_of_job(const struct mla_kernels_facts *facts, const struct plan_request *request,
+                                const struct plan_job *job)
 {
     uint64_t before = 0;
     double sum = 0;
@@ -19,8 +27,7 @@ static double unit_pages_of_job(const struct plan_request *request, const struct
         uint32_t rows = seq->q_len * request->heads, first, end;
         plan_part_of_sequence(job, before, rows, &first, &end);
         before += rows;
-        uint32_t units = first < end ? (end - first - 1) / rows_per_unit + 1 : 0;
-        sum += (double)units * pages_of(seq);
+        sum += (double)units_of(facts, end - first) * pages_of(seq);
     }
     return sum;
 }
@@ -28,29 +35,52 @@ static double unit_pages_of_job(const struct plan_request *request, const struct
 static double ns_of_job(const struct mla_kernels_facts *facts, const struct plan_request *request,
                         const struct plan_job *job)
 {
-    return unit_pages_of_job(request, job, facts->device.rows_per_unit) * facts->costs.page_ns /
-           facts->device.resident_units;
+    return unit_pages_of_job(facts, request, job) * facts->costs.page_ns / facts->device.resident_units;
 }
 
-bool kernels_prefer_few_rows(const struct mla_kernels_facts *first, const struct mla_kernels_facts *few,
-                             const struct plan_request *request)
+/* Of kinds by the time that each would take. */
+static size_t fastest(const double *ns, size_t n)
 {
-    double first_ns = 0, few_ns = 0;
-    bool invariant = false;
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++)
+        if (ns[i] < SHARE_AT_MOST * ns[best])
+            best = i;
+    return best;
+}
+
+static void add_job(const struct mla_kernels_facts *const *kinds, size_t n, const struct plan_request *request,
+                    const struct plan_job *job, double *ns)
+{
+    for (size_t i = 0; i < n; i++)
+        ns[i] += ns_of_job(kinds[i], request, job);
+}
+
+/* What a batch-invariant job takes, whatever part of it is asked for. */
+static size_t choose_alone(const struct mla_kernels_facts *const *kinds, size_t n, const struct plan_request *request,
+                           struct plan_job job)
+{
+    double ns[MLA_KERNELS_KINDS_MAX] = {0};
+    job.skip_rows = 0;
+    job.n_rows = 0;
+    add_job(kinds, n, request, &job, ns);
+    return fastest(ns, n);
+}
+
+size_t kernels_choose(const struct mla_kernels_facts *const *kinds, size_t n, const struct plan_request *request)
+{
+    double ns[MLA_KERNELS_KINDS_MAX] = {0};
+    size_t invariant = n; /* the kind of the batch-invariant jobs so far */
     for (uint32_t j = 0; j < request->n_jobs; j++) {
-        struct plan_job job = request->jobs[j];
-        if (job.batch_invariant) {
-            invariant = true;
-            job.skip_rows = 0;
-            job.n_rows = 0;
-        }
-        double a = ns_of_job(first, request, &job), b = ns_of_job(few, request, &job);
-        if (job.batch_invariant && b >= SHARE_AT_MOST * a)
-            return false;
-        first_ns += a;
-        few_ns += b;
+        const struct plan_job *job = &request->jobs[j];
+        add_job(kinds, n, request, job, ns);
+        if (!job->batch_invariant)
+            continue;
+        size_t alone = choose_alone(kinds, n, request, *job);
+        if (invariant != n && invariant != alone)
+            return 0;
+        invariant = alone;
     }
-    return invariant || few_ns < SHARE_AT_MOST * first_ns;
+    return invariant != n ? invariant : fastest(ns, n);
 }
 
 struct mla_kernels *mla_kernels_few_rows(struct mla_kernels *kernels)
@@ -60,12 +90,20 @@ struct mla_kernels *mla_kernels_few_rows(struct mla_kernels *kernels)
 
 struct mla_kernels *mla_kernels_for(struct mla_kernels *kernels, const struct plan_request *request)
 {
-    struct mla_kernels *few = kernels->few_rows;
-    return few && kernels_prefer_few_rows(&kernels->facts, &few->facts, request) ? few : kernels;
+    const struct mla_kernels_facts *kinds[MLA_KERNELS_KINDS_MAX];
+    struct mla_kernels *of[MLA_KERNELS_KINDS_MAX];
+    size_t n = 0;
+    for (struct mla_kernels *k = kernels; k && n < MLA_KERNELS_KINDS_MAX; k = k->few_rows) {
+        kinds[n] = &k->facts;
+        of[n++] = k;
+    }
+    return n == 1 ? kernels : of[kernels_choose(kinds, n, request)];
 }
 
 struct mla_kernels *mla_kernels_of_plan(struct mla_kernels *kernels, const struct plan *plan)
 {
-    struct mla_kernels *few = kernels->few_rows;
-    return few && plan->rows_per_unit == few->facts.device.rows_per_unit ? few : kernels;
+    for (struct mla_kernels *k = kernels; k; k = k->few_rows)
+        if (k->facts.device.rows_per_unit == plan->rows_per_unit)
+            return k;
+    return kernels;
 }

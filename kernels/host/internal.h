@@ -59,9 +59,9 @@ int kernels_find_directory(const struct mla_kernels_options *options, char *dire
 /* tensor_maps.c: the two maps of a job's plane to to. absent: an address for a plane that has none. 0 or -EINVAL. */
 int kernels_tensor_maps(struct mla_kernels *kernels, const struct mla_abi_job *job, uint64_t absent, void *to);
 
-/* choose.c: whether the launch of a request is faster with the second kernels, whose units have fewer rows. */
-bool kernels_prefer_few_rows(const struct mla_kernels_facts *first, const struct mla_kernels_facts *few,
-                             const struct plan_request *request);
+/* choose.c: which of n kinds of kernels, each with fewer rows to a unit than the one before it, a request is for, as
+ * mla_kernels_for() says. */
+size_t kernels_choose(const struct mla_kernels_facts *const *kinds, size_t n, const struct plan_request *request);
 
 /* A bit beside those of mla_kernels_launch_some(): the park kernel is in front of the prepare kernel. */
 #define KERNELS_BEHIND_PARK 8u
@@ -81,6 +81,9 @@ uint32_t kernels_clusters_of_units(const struct mla_kernels *kernels, uint64_t u
 /* Units of so many rows of an item; of all items. */
 uint32_t kernels_units_of_rows(const struct mla_kernels *kernels, uint32_t rows);
 uint64_t kernels_units_of_plan(const struct mla_kernels *kernels, const struct plan *plan);
+
+/* At most, of so many items of the request's tiles. */
+uint64_t kernels_units_max(const struct mla_kernels *kernels, const struct plan_request *request, uint32_t items);
 
 /* Bytes of the sections in a blob, and of the scratch in the workspace; 0 without a prepare kernel. */
 size_t kernels_more_bytes(const struct mla_kernels *kernels, uint64_t units, uint32_t n_jobs, uint32_t n_seqs);

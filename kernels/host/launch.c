@@ -79,7 +79,7 @@ uint64_t mla_kernels_blob_bytes_max(const struct mla_kernels *k, const struct pl
                             .reduces = capacity.reduces,
                             .jobs = request->n_jobs,
                             .seqs = request->n_seqs,
-                            .units = (uint64_t)capacity.items * kernels_units_of_rows(k, request->tile_rows)};
+                            .units = kernels_units_max(k, request, capacity.items)};
     return lay_out(k, &n).bytes;
 }
 

@@ -274,12 +274,8 @@ static void free_kernels(struct mla_kernels *k)
     free(k);
 }
 
-/* The section's few_rows. Where the device cannot run those, the section does all launches. */
-static int open_few_rows(const struct opening *of, const struct kernels_manifest *manifest, int shared_bytes)
+static int open_kind(const struct opening *of, const struct kernels_section *section, struct mla_kernels **out)
 {
-    const struct kernels_section *section = kernels_manifest_find(manifest, of->k->section.few_rows);
-    if (!fits(section, of->k->facts.compute_capability, shared_bytes))
-        return 0;
     struct opening o = *of;
     o.k = new_kernels(of->k->driver, of->k->programmatic);
     if (!o.k) {
@@ -290,11 +286,28 @@ static int open_few_rows(const struct opening *of, const struct kernels_manifest
     o.k->facts = of->k->facts;
     memcpy(o.k->facts.variant, section->name, sizeof section->name);
     int rc = open_section(&o);
-    if (rc == 0)
-        of->k->few_rows = o.k;
-    else
+    if (rc != 0) {
         free_kernels(o.k);
-    return rc == -ENOTSUP ? 0 : rc;
+        return rc;
+    }
+    *out = o.k;
+    return 0;
+}
+
+/* The section's few_rows, and theirs. Those that the device cannot run leave their launches to the others. */
+static int open_few_rows(const struct opening *of, const struct kernels_manifest *manifest, int shared_bytes)
+{
+    const struct kernels_section *section = &of->k->section;
+    struct mla_kernels **to = &of->k->few_rows;
+    while (section->few_rows[0] != '\0') {
+        section = kernels_manifest_find(manifest, section->few_rows);
+        int rc = fits(section, of->k->facts.compute_capability, shared_bytes) ? open_kind(of, section, to) : -ENOTSUP;
+        if (rc == 0)
+            to = &(*to)->few_rows;
+        else if (rc != -ENOTSUP)
+            return rc;
+    }
+    return 0;
 }
 
 static int open_in(struct opening *o, const struct mla_kernels_options *options)
@@ -321,7 +334,7 @@ static int open_in(struct opening *o, const struct mla_kernels_options *options)
     rc = -ENOTSUP;
     while (rc == -ENOTSUP && choose(o, &manifest, variant, shared_bytes, &at))
         rc = open_section(o);
-    return rc != 0 || o->k->section.few_rows[0] == '\0' ? rc : open_few_rows(o, &manifest, shared_bytes);
+    return rc != 0 ? rc : open_few_rows(o, &manifest, shared_bytes);
 }
 
 int mla_kernels_open(const struct cuda_driver *driver, const struct mla_kernels_options *options,
@@ -348,11 +361,11 @@ int mla_kernels_open(const struct cuda_driver *driver, const struct mla_kernels_
 
 void mla_kernels_close(struct mla_kernels *kernels)
 {
-    if (!kernels)
-        return;
-    if (kernels->few_rows)
-        free_kernels(kernels->few_rows);
-    free_kernels(kernels);
+    while (kernels) {
+        struct mla_kernels *few_rows = kernels->few_rows;
+        free_kernels(kernels);
+        kernels = few_rows;
+    }
 }
 
 const struct mla_kernels_facts *mla_kernels_facts(const struct mla_kernels *kernels)

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/host/mla_kernels.h"
+
 /* X(name, member, least, most) */
 #define NUMBERS(X)                                                                                                     \
     X(abi, abi, 0, UINT32_MAX)                                                                                         \
@@ -178,12 +180,22 @@ static int check(const char *path, const struct kernels_section *section, char *
         return -EINVAL;
     }
     bool tiles = section->tile_rows == 64 || section->tile_rows == 128 || section->tile_rows == 256;
-    if (!tiles || section->tile_rows % section->rows_per_unit != 0) {
+    bool even = section->prepare_file[0] || section->tile_rows % section->rows_per_unit == 0;
+    if (!tiles || !even) {
         snprintf(why, why_bytes, "%s: [%s] has tiles of %u rows in units of %u", path, section->name,
                  section->tile_rows, section->rows_per_unit);
         return -EINVAL;
     }
     return 0;
+}
+
+/* Sections from this one on, each the few_rows of the one before; they end, as each has fewer rows. */
+static uint32_t kinds_of(const struct kernels_manifest *m, const struct kernels_section *section)
+{
+    uint32_t n = 0;
+    for (; section && n <= MLA_KERNELS_KINDS_MAX; n++)
+        section = section->few_rows[0] ? kernels_manifest_find(m, section->few_rows) : NULL;
+    return n;
 }
 
 /* The planner's parts of jobs, and what their partials take at least, have to be the same for both. */
@@ -198,13 +210,17 @@ static int check_few_rows(const char *path, const struct kernels_manifest *m, co
                  section->few_rows);
         return -EINVAL;
     }
-    if (few->few_rows[0] != '\0' || few->rows_per_unit >= section->rows_per_unit ||
-        few->tile_rows != section->tile_rows || few->max_pages_per_item != section->max_pages_per_item) {
-        snprintf(
-            why, why_bytes,
-            "%s: few_rows of [%s] is [%s], which has one of its own, as many rows to a unit, or other tile_rows or "
-            "max_pages_per_item",
-            path, section->name, few->name);
+    if (few->rows_per_unit >= section->rows_per_unit || few->tile_rows != section->tile_rows ||
+        few->max_pages_per_item != section->max_pages_per_item) {
+        snprintf(why, why_bytes,
+                 "%s: few_rows of [%s] is [%s], which has as many rows to a unit, or other tile_rows or "
+                 "max_pages_per_item",
+                 path, section->name, few->name);
+        return -EINVAL;
+    }
+    if (kinds_of(m, section) > MLA_KERNELS_KINDS_MAX) {
+        snprintf(why, why_bytes, "%s: few_rows of [%s]: more than %d sections one after the other", path, section->name,
+                 MLA_KERNELS_KINDS_MAX);
         return -EINVAL;
     }
     return 0;

@@ -11,20 +11,21 @@
  *     decode_threads = 256
  *     decode_shared_bytes = 124928     dynamic
  *     tile_rows = 256                  plan_request.tile_rows
- *     rows_per_unit = 64               an item's grid is tile_rows / rows_per_unit * ctas_per_unit
+ *     rows_per_unit = 64               without prepare_file an item's grid is tile_rows / rows_per_unit *
+ *                                      ctas_per_unit, which has to be even
  *     ctas_per_unit = 1
  *     min_pages_per_split = 8
  *     max_pages_per_item = 0           struct plan_device
  *     few_rows = ...                   may be left out: the section whose kernels take over the launches that they
  *                                      are faster for. Of the same tile_rows and max_pages_per_item, with fewer rows
- *                                      to a unit, and no few_rows of its own
+ *                                      to a unit; may have few_rows of its own
  *     prepare_file = ...               these three together, or none of them: a kernel that runs before the other two,
  *     prepare_entry, prepare_threads   a CTA per sequence. The split-KV kernel then takes struct mla_sm90_launch, and
  *                                      runs as clusters of ctas_per_unit that share out the units
  *     reduce_file = reduce-sm_90a.cubin
  *     reduce_entry = mla_reduce
- *     reduce_threads = 160             status words that a CTA behind the tiles copies, too
- *     reduce_ctas_per_tile = 256       at most
+ *     reduce_threads = 128             status words that a CTA behind the tiles copies, too
+ *     reduce_ctas_per_tile = 128       at most
  *     launch_ns, fill_ns, page_ns, drain_ns, partial_ns, reduce_launch_ns, reduce_bytes_per_us, reduce_fixed_ns
  *                                      struct plan_costs
  *

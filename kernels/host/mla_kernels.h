@@ -64,22 +64,26 @@ void mla_kernels_close(struct mla_kernels *kernels);
 
 const struct mla_kernels_facts *mla_kernels_facts(const struct mla_kernels *kernels);
 
+/* Kinds of kernels that a handle may have: its own, and those for fewer rows. */
+#define MLA_KERNELS_KINDS_MAX 8
+
 /* Some sections of the manifest have a second one beside them (few_rows), whose units have fewer rows: faster where the
- * rows of a sequence would leave half of a unit empty. NULL where there is none. The handle's, and closed with it; has
- * none of its own. */
+ * rows of a sequence would leave much of a unit empty. That may have one of its own, and so on. NULL where there is
+ * none. The handle's, and closed with it. */
 struct mla_kernels *mla_kernels_few_rows(struct mla_kernels *kernels);
 
-/* The kernels to plan and launch a request with: the second ones when they are expected to read the pages of all units
- * in less than 95 % of the time, else those of the handle. By the request's heads, jobs and sequences alone; its device
- * and costs need not be filled in. With rows r = heads * q_len and pages p = ceil(kv_len / 64) of each sequence that
- * time is the sum of ceil(r / rows_per_unit) * p, times page_ns, over resident_units.
+/* The kernels to plan and launch a request with, of the handle's and its few_rows, one after the other: each that is
+ * expected to read the pages of all units in less than 95 % of the time takes the place of what was best so far. By the
+ * request's heads, jobs and sequences alone; its device and costs need not be filled in. With u units to
+ * heads * q_len rows, as tiles of tile_rows have them, and pages p = ceil(kv_len / 64) of each sequence that time is
+ * the sum of u * p, times page_ns, over resident_units.
  *
- * Both round differently. A batch-invariant job is therefore weighed alone and whole: a request with such jobs gets the
- * second kernels when all of these would, whatever else is in it. Those that alone get the second ones and those that
- * do not have to be launched apart. */
+ * All round differently. A batch-invariant job is therefore weighed alone and whole: a request with such jobs gets the
+ * kind that all of these would, whatever else is in it, or, where they would get different ones, the handle's own:
+ * those have to be launched apart. */
 struct mla_kernels *mla_kernels_for(struct mla_kernels *kernels, const struct plan_request *request);
 
-/* Those whose facts a plan was made by (plan.rows_per_unit): of the handle, or its second ones. */
+/* Those whose facts a plan was made by (plan.rows_per_unit): of the handle, or of its few_rows. */
 struct mla_kernels *mla_kernels_of_plan(struct mla_kernels *kernels, const struct plan *plan);
 
 /* A launch as the loaded kernels take it, filled by mla_kernels_blob_write(). */

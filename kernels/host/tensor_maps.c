@@ -18,7 +18,7 @@ static CUresult encode(const struct mla_kernels *k, const struct map_entry *key,
     const cuuint32_t steps[3] = {1, 1, 1};
     CUresult result = k->driver->cuTensorMapEncodeTiled(
         map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, (void *)(uintptr_t)key->kv, sizes, strides, box, steps,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result == CUDA_SUCCESS)
         memcpy(to, map, sizeof *map);
     return result;

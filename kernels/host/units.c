@@ -47,6 +47,16 @@ uint32_t kernels_units_of_rows(const struct mla_kernels *k, uint32_t rows)
     return (rows + k->section.rows_per_unit - 1) / k->section.rows_per_unit;
 }
 
+uint64_t kernels_units_max(const struct mla_kernels *k, const struct plan_request *request, uint32_t items)
+{
+    uint64_t rows = 1;
+    for (uint32_t s = 0; s < request->n_seqs; s++) {
+        uint64_t of_seq = (uint64_t)request->seqs[s].q_len * request->heads;
+        rows = of_seq > rows ? of_seq : rows;
+    }
+    return (uint64_t)items * kernels_units_of_rows(k, rows < request->tile_rows ? (uint32_t)rows : request->tile_rows);
+}
+
 uint64_t kernels_units_of_plan(const struct mla_kernels *k, const struct plan *plan)
 {
     uint64_t units = 0;
@@ -119,7 +129,7 @@ uint64_t mla_kernels_scratch_bytes_max(const struct mla_kernels *k, const struct
         pages += pages_of(request->seqs[s].kv_len);
         tokens += request->seqs[s].q_len;
     }
-    uint64_t units = (uint64_t)capacity.items * kernels_units_of_rows(k, request->tile_rows);
+    uint64_t units = kernels_units_max(k, request, capacity.items);
     uint64_t scratch = kernels_scratch_bytes(k, units, pages, tokens, request->n_jobs);
     return scratch == 0 ? 0 : scratch + SCRATCH_ALIGN;
 }

@@ -23,23 +23,31 @@ namespace mla::sm90
 constexpr uint32_t kCtas = MLA_SM90_CLUSTER; /* of a cluster */
 static_assert(kCtas == 1 || kCtas == 2, "as P is exchanged");
 
+#ifndef MLA_SM90_ROWS
+#define MLA_SM90_ROWS 64
+#endif
+constexpr uint32_t kRows = MLA_SM90_ROWS; /* of a CTA, of which it makes P */
+static_assert(kRows == 64 || kRows == 48 || kRows == 32, "as products are written");
+
 constexpr uint32_t kThreads = 512;
-constexpr uint32_t kRegistersPv = 184;
-constexpr uint32_t kRegistersQk = 72;
+constexpr uint32_t kRegistersPv = kRows == 64 ? 184 : 176;
+constexpr uint32_t kRegistersQk = 256 - kRegistersPv;
 
 constexpr uint32_t kPage = 64;   /* keys */
-constexpr uint32_t kRows = 64;   /* rows of Q of a CTA */
+constexpr uint32_t kQRows = 64;  /* rows of Q of a CTA that scores are computed for; those from kRows on are zeros */
 constexpr uint32_t kStages = 4;  /* of K and of P */
 constexpr uint32_t kRefill = 16; /* entries of the load ring that are written at a time, 2 * kRefill pages ahead */
 constexpr uint32_t kLoadRing = 64;
 
 /* O of a PV thread: values of blocks of 64 channels, of which a group has kBlocks, for the rows of a cluster. */
 constexpr int kBlocks = 4 / kCtas;
-constexpr int kValues = 32 * kCtas;
+constexpr int kValues = kCtas * kRows / 2;
+/* V^T of so many of them at a time is in registers. */
+constexpr int kAtOnce = kCtas == 1 && kRows == 64 ? 2 : kBlocks;
 
-/* A stage of P: rows x 64 keys of e4m3 (64-byte swizzle) in a block of 64 rows for each CTA, with 64 factors and a word
+/* A stage of P: rows x 64 keys of e4m3 (64-byte swizzle) in a block of kRows for each CTA, with 64 factors and a word
  * of flags: those of block 0 lie before it, those of block 1 behind it, so that a block is sent as one piece. */
-constexpr uint32_t kPBlock = 4096;
+constexpr uint32_t kPBlock = kRows * 64;
 constexpr uint32_t kPSent = kPBlock + 256 + 16;
 constexpr uint32_t kPData = 512; /* of the stage */
 constexpr uint32_t kPStage = kPData + kCtas * kPBlock + 512;
@@ -123,7 +131,7 @@ constexpr float kNoReference = -1e30f;
 /* A block's word of flags: a byte of each warp of its QK group. Bits 0 and 1: the reference of a row rose, of the
  * warp's first 8 rows and of its last; the others are said by all four warps alike. Bits 5 and 6 are used by the
  * readers. */
-constexpr uint32_t kFlagsChanged = 0x03030303u;
+constexpr uint32_t kFlagsChanged = 0x03030303u >> (64 - kRows) / 16 * 8;
 constexpr uint32_t kFlagMasked = 1u << 2;
 constexpr uint32_t kFlagLast = 1u << 3; /* of its unit */
 constexpr uint32_t kFlagOdd = 1u << 4;  /* the cluster's second unit, fourth, ... */

@@ -17,23 +17,23 @@ namespace mla::sm90
 {
 
 /* A vector is 8 values of O of a thread: 2 channels of 4 of its rows. A thread has kVectors of each of its blocks of 64
- * channels, 16 in all; two of them, `k` of these functions, move on page v of a window. */
-constexpr int kVectors = kValues / 8;
-static_assert(kBlocks * kVectors == 2 * kWindow, "all have moved in a window");
-__host__ __device__ constexpr int block_of(int v, int k)
+ * channels, kAllVectors together; of these v and v + kWindow, if there is such a one, move on page v of a window. */
+constexpr int kVectors = kValues / 8, kAllVectors = kBlocks * kVectors;
+static_assert(kAllVectors <= 2 * static_cast<int>(kWindow) && kValues % 8 == 0, "all have moved in a window");
+__host__ __device__ constexpr int block_of(int index)
 {
-    return kCtas == 2 ? k : 2 * (v & 1) + k;
+    return index / kVectors;
 }
 
-__host__ __device__ constexpr int vector_of(int v)
+__host__ __device__ constexpr int vector_of(int index)
 {
-    return kCtas == 2 ? v : v / 2;
+    return index % kVectors;
 }
 
 /* The page of a window on which a vector moves. */
 __host__ __device__ constexpr int page_of(int block, int vector)
 {
-    return kCtas == 2 ? vector : 2 * vector + block / 2;
+    return (block * kVectors + vector) % static_cast<int>(kWindow);
 }
 
 __device__ __forceinline__ uint64_t sums_of_thread(const mla_sm90_launch &launch)
@@ -81,9 +81,8 @@ __device__ __forceinline__ void promote(const mla_sm90_launch &launch, float (&o
 {
     const uint64_t sums = sums_of_thread(launch);
 #pragma unroll
-    for (int k = 0; k < 2; k++) {
-        constexpr int i = vector_of(v);
-        const int m = block_of(v, k);
+    for (int index = v; index < kAllVectors; index += kWindow) {
+        const int m = block_of(index), i = vector_of(index);
         uint32_t h[4];
 #pragma unroll
         for (int e = 0; e < 4; e++) {
@@ -97,13 +96,13 @@ __device__ __forceinline__ void promote(const mla_sm90_launch &launch, float (&o
     }
 }
 
-/* The sums follow when references rise: blocks of 8 rows, of 64 from block `first` on, whose bits are set in changed.
- */
+/* The sums follow when references rise: blocks of 8 rows, of kRows from block `first` on, whose bits are set in
+ * changed. */
 __device__ __forceinline__ void rescale_sums(uint64_t sums, uint32_t done, uint32_t factors, uint32_t changed,
                                              int first)
 {
 #pragma unroll
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < static_cast<int>(kRows) / 8; i++)
         if (changed >> ((i >> 1) * 8 + (i & 1)) & 1) {
             const int vector = (first + i) >> 1;
             float x, y;
@@ -135,24 +134,30 @@ __device__ __forceinline__ void collect(float (&o)[kBlocks][kValues], uint64_t s
         __syncwarp(); /* loads do not move up across it */
         uint32_t h[4][4];
 #pragma unroll
-        for (int k = 0; k < 4; k++)
-            if (done > static_cast<uint32_t>(v0 + k / 2))
+        for (int k = 0; k < 4; k++) {
+            const int page = v0 + k / 2, index = page + k % 2 * static_cast<int>(kWindow);
+            if (index < kAllVectors && done > static_cast<uint32_t>(page))
                 asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
                              : "=r"(h[k][0]), "=r"(h[k][1]), "=r"(h[k][2]), "=r"(h[k][3])
-                             : "l"(sums + vector_at(block_of(v0 + k / 2, k & 1), vector_of(v0 + k / 2)))
+                             : "l"(sums + vector_at(block_of(index), vector_of(index)))
                              : "memory");
             else
                 h[k][0] = h[k][1] = h[k][2] = h[k][3] = 0;
+        }
 #pragma unroll
-        for (int k = 0; k < 4; k++)
+        for (int k = 0; k < 4; k++) {
+            const int index = v0 + k / 2 + k % 2 * static_cast<int>(kWindow);
+            if (index >= kAllVectors)
+                continue;
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                const int m = block_of(v0 + k / 2, k & 1), i = vector_of(v0 + k / 2);
+                const int m = block_of(index), i = vector_of(index);
                 float &x = o[m][8 * i + 2 * e], &y = o[m][8 * i + 2 * e + 1], low, high;
                 f32_of(h[k][e], low, high);
                 x = fmaf(low, back, x);
                 y = fmaf(high, back, y);
             }
+        }
     }
 }
 

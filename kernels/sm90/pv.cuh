@@ -11,23 +11,25 @@
 namespace mla::sm90
 {
 
-/* V^T fragments of two blocks of 64 channels of a page as they lie: 32 keys x 16 channels per warp, block and k-step.
- */
-__device__ __forceinline__ void load_v(uint32_t from, uint32_t (&a)[2][2][4])
+/* V^T fragments of kAtOnce blocks of 64 channels of a page: 32 keys x 16 channels per warp, block and k-step. */
+typedef uint32_t Fragments[kAtOnce][2][4];
+
+/* As they lie. */
+__device__ __forceinline__ void load_v(uint32_t from, Fragments &a)
 {
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+    for (int m = 0; m < kAtOnce; m++)
 #pragma unroll
         for (int ks = 0; ks < 2; ks++)
-            ldmatrix_x4_trans(a[m][ks], (from + ks * 4096) ^ (m * 64));
+            ldmatrix_x4_trans(a[m][ks], (from + m / 2 * kBox + ks * 4096) ^ (m % 2 * 64));
 }
 
 /* The same in the key order of P. The result depends on every load: whoever has it knows that they have been read. */
-__device__ __forceinline__ uint32_t permute(uint32_t (&a)[2][2][4])
+__device__ __forceinline__ uint32_t permute(Fragments &a)
 {
     uint32_t seen = 0;
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+    for (int m = 0; m < kAtOnce; m++)
 #pragma unroll
         for (int ks = 0; ks < 2; ks++) {
             uint32_t(&r)[4] = a[m][ks];
@@ -42,10 +44,10 @@ __device__ __forceinline__ uint32_t permute(uint32_t (&a)[2][2][4])
 }
 
 /* NaN codes become 0: a row that sees such a key is NaN by its P, one that does not must not be. */
-__device__ __forceinline__ void scrub(uint32_t (&a)[2][2][4])
+__device__ __forceinline__ void scrub(Fragments &a)
 {
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+    for (int m = 0; m < kAtOnce; m++)
 #pragma unroll
         for (int ks = 0; ks < 2; ks++)
 #pragma unroll
@@ -64,11 +66,11 @@ __device__ __forceinline__ uint32_t read_flags(uint32_t p)
     return flags;
 }
 
-/* Columns (rows of the tile) whose reference rose, of 8 blocks of 8 from block `first` on. */
+/* Columns (rows of the tile) whose reference rose, of a CTA's blocks of 8 from block `first` on. */
 __device__ __forceinline__ void rescale(float (&o)[kBlocks][kValues], uint32_t factors, uint32_t changed, int first)
 {
 #pragma unroll
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < static_cast<int>(kRows) / 8; i++)
         if (changed >> ((i >> 1) * 8 + (i & 1)) & 1) {
             float x, y;
             load_shared_f32x2(factors + i * 32, x, y);
@@ -173,15 +175,30 @@ __device__ __forceinline__ void multiply(float (&o)[64], const uint32_t (&a)[4],
     wgmma_m64n128k32_rs(o, a, p, 1);
 }
 
+__device__ __forceinline__ void multiply(float (&o)[48], const uint32_t (&a)[4], uint64_t p)
+{
+    wgmma_m64n96k32_rs(o, a, p, 1);
+}
+
+__device__ __forceinline__ void multiply(float (&o)[24], const uint32_t (&a)[4], uint64_t p)
+{
+    wgmma_m64n48k32_rs(o, a, p, 1);
+}
+
+__device__ __forceinline__ void multiply(float (&o)[16], const uint32_t (&a)[4], uint64_t p)
+{
+    wgmma_m64n32k32_rs(o, a, p, 1);
+}
+
 __device__ __forceinline__ void multiply(float (&o)[32], const uint32_t (&a)[4], uint64_t p)
 {
     wgmma_m64n64k32_rs(o, a, p, 1);
 }
 
-/* O += V^T P of two blocks of a page: 64 channels x all rows x 32 keys at a time, since each instruction waits for
+/* O += V^T P of kAtOnce blocks of a page: 64 channels x all rows x 32 keys at a time, since each instruction waits for
  * those of the other groups, however small it is. */
 template <int first>
-__device__ __forceinline__ void products(float (&o)[kBlocks][kValues], const uint32_t (&a)[2][2][4], uint32_t stage)
+__device__ __forceinline__ void products(float (&o)[kBlocks][kValues], const Fragments &a, uint32_t stage)
 {
     constexpr uint64_t layout = wgmma_layout(512, WGMMA_SWIZZLE_64);
     uint32_t p = uniform(wgmma_place(smem::p + kPData + stage * kPStage));
@@ -189,7 +206,7 @@ __device__ __forceinline__ void products(float (&o)[kBlocks][kValues], const uin
 #pragma unroll
     for (int ks = 0; ks < 2; ks++)
 #pragma unroll
-        for (int m = 0; m < 2; m++)
+        for (int m = 0; m < kAtOnce; m++)
             multiply(o[first + m], a[m][ks], layout | (p + 2 * ks));
     wgmma_commit();
     __syncwarp(); /* what follows does not move up between the products */
@@ -221,15 +238,15 @@ __device__ __forceinline__ void give_back_k(const mla_sm90_launch &launch, uint3
 
 /* Up to P: K is given back when V is in registers, before P is waited for. */
 template <int v>
-__device__ __forceinline__ void begin_page(const mla_sm90_launch &launch, float (&o)[kBlocks][kValues],
-                                           uint32_t (&a)[2][2][4], Progress &at)
+__device__ __forceinline__ void begin_page(const mla_sm90_launch &launch, float (&o)[kBlocks][kValues], Fragments &a,
+                                           Progress &at)
 {
     const uint32_t window = window_of_cta();
     uint32_t stage = at.cursor % kStages, parity = at.cursor / kStages & 1;
     mbarrier_wait(window + smem::k_full + 8 * stage, parity);
     load_v(v_of_page(at.cursor), a);
     uint32_t seen = permute(a);
-    if (kBlocks == 2)
+    if (kAtOnce == kBlocks)
         give_back_k(launch, at.cursor, seen);
     if (kPromotion)
         promote<v>(launch, o, at.done);
@@ -240,8 +257,8 @@ __device__ __forceinline__ void begin_page(const mla_sm90_launch &launch, float 
 
 /* What few pages need. */
 constexpr uint32_t kFlagsRare = kFlagsChanged | kFlagsChanged << 5 | kFlagMasked;
-__device__ __forceinline__ void rare_page(const mla_sm90_launch &launch, float (&o)[kBlocks][kValues],
-                                          uint32_t (&a)[2][2][4], const Progress &at)
+__device__ __forceinline__ void rare_page(const mla_sm90_launch &launch, float (&o)[kBlocks][kValues], Fragments &a,
+                                          const Progress &at)
 {
     if (at.flags & kFlagMasked)
         scrub(a);
@@ -249,41 +266,41 @@ __device__ __forceinline__ void rare_page(const mla_sm90_launch &launch, float (
         uint32_t p = p_of_page(at.cursor) + (thread_of_group() & 3) * 8;
         rescale(o, p + p_factors(0), at.flags, 0);
         if (kCtas == 2)
-            rescale(o, p + p_factors(1), at.flags >> 5, 8);
+            rescale(o, p + p_factors(1), at.flags >> 5, kRows / 8);
         if (kPromotion && at.done > 1) { /* else all of it is zeros */
             rescale_sums(sums_of_thread(launch), at.done, p + p_factors(0), at.flags, 0);
             if (kCtas == 2)
-                rescale_sums(sums_of_thread(launch), at.done, p + p_factors(1), at.flags >> 5, 8);
+                rescale_sums(sums_of_thread(launch), at.done, p + p_factors(1), at.flags >> 5, kRows / 8);
         }
     }
 }
 
-/* Where a group has four blocks their other half: there are registers for V of two only. It comes under the products of
- * the first. */
-__device__ __forceinline__ void second_half(const mla_sm90_launch &launch, float (&o)[kBlocks][kValues],
-                                            uint32_t (&a)[2][2][4], const Progress &at)
+/* The other half of a group's blocks, where there are no registers for V of all. It comes under the products of the
+ * first. */
+__device__ __forceinline__ void second_half(const mla_sm90_launch &launch, float (&o)[kBlocks][kValues], Fragments &a,
+                                            const Progress &at)
 {
-    uint32_t b[2][2][4];
+    Fragments b;
     load_v(v_of_page(at.cursor) + kBox, b);
     wgmma_wait<0>();
     uint32_t seen = permute(b);
 #pragma unroll
-    for (int i = 0; i < 16; i++)
+    for (int i = 0; i < 8 * kAtOnce; i++)
         a[i / 8][i / 4 % 2][i % 4] = b[i / 8][i / 4 % 2][i % 4];
     give_back_k(launch, at.cursor, seen);
     if (at.flags & kFlagMasked)
         scrub(a);
-    products<kBlocks - 2>(o, a, at.cursor % kStages);
+    products<kBlocks - kAtOnce>(o, a, at.cursor % kStages);
 }
 
 /* Under the products of every other page the group's leader waits for the stage of this page to be given back by all,
  * and loads it anew. */
-__device__ __forceinline__ void end_page(const mla_sm90_launch &launch, float (&o)[kBlocks][kValues],
-                                         uint32_t (&a)[2][2][4], Progress &at)
+__device__ __forceinline__ void end_page(const mla_sm90_launch &launch, float (&o)[kBlocks][kValues], Fragments &a,
+                                         Progress &at)
 {
     const uint32_t window = window_of_cta();
     products<0>(o, a, at.cursor % kStages);
-    if (kBlocks == 4)
+    if (kAtOnce != kBlocks)
         second_half(launch, o, a, at);
     if ((at.cursor & 1) == group() && thread_of_group() < 32 && elect_one())
         load_page(window, at.cursor + kStages);
@@ -321,7 +338,7 @@ __device__ __forceinline__ void pv_role(const mla_sm90_launch &launch)
 #pragma unroll
             for (int i = 0; i < kValues; i++)
                 o[m][i] = 0;
-        uint32_t a[2][2][4];
+        Fragments a;
         at.done = 0;
 #pragma unroll 1
         for (;;) {

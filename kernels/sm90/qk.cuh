@@ -16,7 +16,7 @@ __device__ __forceinline__ void load_q(const mla_sm90_unit &u, uint32_t rank, ui
     uint32_t r = tid >> 2, in_unit = rank * kRows + r;
     uint32_t row = u.row0 + in_unit, token = row / u.heads;
     int64_t head = row - token * u.heads;
-    uint32_t bytes = in_unit < u.rows ? 16 : 0;
+    uint32_t bytes = r < kRows && in_unit < u.rows ? 16 : 0;
     uint64_t nope = bytes ? u.q + static_cast<uint64_t>(token * u.q_token + head * u.q_head) : u.q;
     uint64_t rope = bytes ? u.q_rope + static_cast<uint64_t>(token * u.q_rope_token + head * u.q_rope_head) : u.q_rope;
 #pragma unroll
@@ -143,9 +143,11 @@ __device__ __forceinline__ void store_p(uint32_t stage, uint32_t rank, const Row
 {
     uint32_t t = thread_of_group(), lane = t & 31, warp = t >> 5;
     uint32_t row = warp * 16 + (lane & 7);
-    uint32_t to = stage + kPData + rank * kPBlock + row * 64 + (((lane >> 3) ^ (row >> 1 & 3)) << 4);
-    stmatrix_x4(to, state.codes[0]);
-    stmatrix_x4(to + 8 * 64, state.codes[1]);
+    if (kRows == kQRows || warp < kRows / 16) {
+        uint32_t to = stage + kPData + rank * kPBlock + row * 64 + (((lane >> 3) ^ (row >> 1 & 3)) << 4);
+        stmatrix_x4(to, state.codes[0]);
+        stmatrix_x4(to + 8 * 64, state.codes[1]);
+    }
     if (lane == 0)
         store_shared_u8(stage + (rank ? p_flags(1) : p_flags(0)) + warp, flags);
     fence_async_proxy();
@@ -248,9 +250,9 @@ __device__ __forceinline__ void begin_unit(const mla_sm90_unit &u, uint32_t firs
 {
     uint32_t t = thread_of_group(), window = window_of_cta();
     load_q(u, rank_of_cta(), group() * 128 + t);
-    if (group() == 0 && t < kRows) {
+    if (group() == 0 && t < kQRows) {
         store_shared_f32(window + smem::reference + t * 4, kNoReference);
-        int limit = limit_of_row(u, rank_of_cta() * kRows + t, first);
+        int limit = limit_of_row(u, t < kRows ? rank_of_cta() * kRows + t : u.rows, first);
         store_shared_u32(window + smem::limit + t * 4, static_cast<uint32_t>(limit));
     }
 }

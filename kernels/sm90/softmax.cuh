@@ -3,6 +3,7 @@
 #ifndef MLA_KERNELS_SM90_SOFTMAX_CUH
 #define MLA_KERNELS_SM90_SOFTMAX_CUH
 
+#include "kernels/device/output.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/sm90/config.cuh"
 
@@ -64,16 +65,6 @@ __device__ __forceinline__ void row_maxima(float (&top)[2])
         top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
         top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2));
     }
-}
-
-__device__ __forceinline__ uint32_t e4m3x4_of(float a, float b, float c, float d)
-{
-    uint32_t r;
-    asm("{.reg .b16 l, h;\ncvt.rn.satfinite.e4m3x2.f32 l, %2, %1;\ncvt.rn.satfinite.e4m3x2.f32 h, %4, %3;\n"
-        "mov.b32 %0, {l, h};}"
-        : "=r"(r)
-        : "f"(a), "f"(b), "f"(c), "f"(d));
-    return r;
 }
 
 __device__ __forceinline__ float sum_of_e4m3x16(const uint32_t (&codes)[4])

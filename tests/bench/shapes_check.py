@@ -84,7 +84,7 @@ def reference():
               f"{row['name']}: ratio")
         check(row["over_" + row["variant"]] == 1, f"{row['name']}: ratio to itself")
         check(row["launches"] == 3 and row["repeats"] == 5, f"{row['name']}: launches and repeats")
-        want = "sm90-64" if row["variant"] == "sm90" else row["variant"]
+        want = "sm90-32" if row["variant"] == "sm90" else row["variant"]
         check(row["section"] == want, f"{row['name']}: few rows by {row['section']}")
         check(row["fp8_peer_us"] is None, f"{row['name']}: nobody published this shape")
         parts = [row[k] for k in ("prepare_us", "decode_us", "reduce_us", "adapters_us") if row[k] is not None]
@@ -185,7 +185,7 @@ def others():
 
 
 def own_kernels():
-    for more, want in ([], "sm90-64"), (["--own-kernels"], "sm90"):
+    for more, want in ([], "sm90-32"), (["--own-kernels"], "sm90"):
         rows, _, out = run_files("own", TINY + ["--variants", "sm90", "--second", "--batch", "2", "--rate", "2"] + more)
         found = {row["section"] for row in rows if row.get("table") == "second"}
         check(found == {want} and f", {want}, splits" in out, f"second list {more} by {found}")

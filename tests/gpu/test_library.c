@@ -114,7 +114,7 @@ static const struct units_section few_of_x = {"x", 256, 128, 2048, "few_rows = y
 /* Sections of kernels that share out units. */
 static void write_sections(const char *directory, const struct units_section *sections, size_t n)
 {
-    char text[4096];
+    char text[8192];
     size_t at = 0;
     for (size_t i = 0; i < n; i++) {
         const struct units_section *s = &sections[i];
@@ -148,10 +148,8 @@ START_TEST(what_is_wrong_with_few_rows_is_said)
     s[0].more = "few_rows = \n";
     write_sections(directory, s, 1);
     refused(&options, -EINVAL, "empty, too long or a path: few_rows");
-    const struct units_section unlike[] = {{"y", 256, 128, 2048, NULL},
-                                           {"y", 128, 64, 2048, NULL},
-                                           {"y", 256, 64, 0, NULL},
-                                           {"y", 256, 64, 2048, "few_rows = z\n"}};
+    const struct units_section unlike[] = {
+        {"y", 256, 128, 2048, NULL}, {"y", 128, 64, 2048, NULL}, {"y", 256, 64, 0, NULL}};
     s[0] = few_of_x;
     s[2] = (struct units_section){"z", 256, 32, 2048, NULL};
     for (size_t i = 0; i < sizeof(unlike) / sizeof(unlike[0]); i++) {
@@ -159,6 +157,15 @@ START_TEST(what_is_wrong_with_few_rows_is_said)
         write_sections(directory, s, 3);
         refused(&options, -EINVAL, "few_rows of [x] is [y], which has");
     }
+    struct units_section many[9];
+    char names[9][2], more[9][16];
+    for (size_t i = 0; i < 9; i++) {
+        snprintf(names[i], sizeof(names[i]), "%c", (int)('a' + i));
+        snprintf(more[i], sizeof(more[i]), "few_rows = %c\n", (int)('b' + i));
+        many[i] = (struct units_section){names[i], 256, 128 - (uint32_t)i, 2048, i < 8 ? more[i] : NULL};
+    }
+    write_sections(directory, many, 9);
+    refused(&options, -EINVAL, "few_rows of [a]: more than 8 sections");
     snprintf(path, sizeof(path), "%s/kernels.ini", directory);
     ck_assert_int_eq(unlink(path), 0);
     ck_assert_int_eq(rmdir(directory), 0);
@@ -179,22 +186,29 @@ START_TEST(few_rows_come_along)
     struct plan_seq seqs[] = {{4, 70000}, {4, 1000}};
     struct plan_job job = {.n_seqs = 2};
     struct plan_request request = {.heads = 12, .jobs = &job, .seqs = seqs, .n_jobs = 1, .n_seqs = 2};
+    static const struct {
+        const char *variant;
+        uint32_t rows, ctas;
+    } kinds[] = {{"sm90-96", 96, 2}, {"sm90-64", 64, 1}, {"sm90-48", 48, 1}, {"sm90-32", 32, 1}};
     ck_assert_int_eq(few != NULL, strcmp(facts->variant, "sm90") == 0);
-    ck_assert_ptr_eq(mla_kernels_for(kernels, &request), few != NULL ? few : kernels);
+    for (size_t i = 0; few != NULL && i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        const struct mla_kernels_facts *of_few = mla_kernels_facts(few);
+        char file[32];
+        snprintf(file, sizeof(file), "/%s.cubin", kinds[i].variant);
+        ck_assert_str_eq(of_few->variant, kinds[i].variant);
+        ck_assert_ptr_nonnull(strstr(of_few->file, file));
+        ck_assert_str_eq(of_few->gpu_uuid, facts->gpu_uuid);
+        ck_assert_uint_eq(of_few->device.rows_per_unit, kinds[i].rows);
+        ck_assert_uint_eq(of_few->device.ctas_per_unit, kinds[i].ctas);
+        ck_assert_uint_eq(of_few->device.resident_units, of_few->device.sms / kinds[i].ctas);
+        ck_assert_uint_eq(of_few->tile_rows, facts->tile_rows);
+        request.heads = kinds[i].rows / 4;
+        ck_assert_ptr_eq(mla_kernels_for(kernels, &request), few);
+        few = mla_kernels_few_rows(few);
+    }
+    ck_assert_ptr_null(few);
     request.heads = 96;
     ck_assert_ptr_eq(mla_kernels_for(kernels, &request), kernels);
-    if (few != NULL) {
-        const struct mla_kernels_facts *of_few = mla_kernels_facts(few);
-        ck_assert_str_eq(of_few->variant, "sm90-64");
-        ck_assert_ptr_nonnull(strstr(of_few->file, "/sm90-64.cubin"));
-        ck_assert_str_eq(of_few->gpu_uuid, facts->gpu_uuid);
-        ck_assert_uint_eq(of_few->device.rows_per_unit, 64);
-        ck_assert_uint_eq(of_few->device.ctas_per_unit, 1);
-        ck_assert_uint_eq(of_few->device.resident_units, of_few->device.sms);
-        ck_assert_uint_eq(of_few->tile_rows, facts->tile_rows);
-        ck_assert_ptr_null(mla_kernels_few_rows(few));
-        ck_assert_ptr_eq(mla_kernels_for(few, &request), few);
-    }
     mla_kernels_close(kernels);
     LIB_OK(cuDevicePrimaryCtxRelease(lib.device));
 }

@@ -8,7 +8,6 @@
 #include "tests/unit/test_be_cuda.h"
 
 #define FIRST_ROWS 128u
-#define FEW_ROWS   64u
 #define SEQS_MOST  150u
 
 /* A job of n sequences of q_len queries, short ones. */
@@ -39,8 +38,8 @@ START_TEST(each_takes_its_own)
 {
     static const struct {
         uint32_t heads, q_len, n, rows;
-    } shapes[] = {{12, 4, 5, FEW_ROWS}, {96, 4, 2, FIRST_ROWS}, {12, 1, 140, FEW_ROWS}, {65, 1, 70, FIRST_ROWS},
-                  {24, 1, 3, FEW_ROWS}, {24, 4, 3, FIRST_ROWS}, {16, 1, 1, FEW_ROWS}};
+    } shapes[] = {{12, 4, 5, 48}, {96, 4, 2, FIRST_ROWS}, {12, 1, 140, 32}, {65, 1, 70, 96},
+                  {24, 1, 3, 32}, {24, 4, 3, 96},         {16, 1, 1, 32},   {16, 4, 140, 64}};
     struct rig rig = cuda_rig();
     ck_assert_uint_eq(rig.facts->device.rows_per_unit, FIRST_ROWS);
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
@@ -48,8 +47,9 @@ START_TEST(each_takes_its_own)
         c->request.splits = shapes[i].n == 1 ? 2 : 0;
         dc_run(c);
         ck_assert_uint_eq(c->plan.rows_per_unit, shapes[i].rows);
-        ck_assert_uint_eq(c->request.device.ctas_per_unit, shapes[i].rows / 64);
-        ck_assert_uint_eq(c->request.device.resident_units, 132 / (shapes[i].rows / 64));
+        uint32_t ctas = shapes[i].rows > 64 ? 2 : 1;
+        ck_assert_uint_eq(c->request.device.ctas_per_unit, ctas);
+        ck_assert_uint_eq(c->request.device.resident_units, 132 / ctas);
         dc_check_all(c);
         dc_free(c);
     }
@@ -63,10 +63,10 @@ START_TEST(company)
     struct rig rig = cuda_rig();
     for (int i = 0; i < 2; i++) {
         struct dc *c = dc_new(&rig);
-        add(c, 24, 4, i == 0 ? 20 : 1, 1); /* takes as long with either */
-        add(c, 24, 1, i == 0 ? 1 : 20, 2);
+        add(c, 32, 4, i == 0 ? 20 : 1, 1);
+        add(c, 32, 1, i == 0 ? 1 : 20, 2);
         dc_run(c);
-        ck_assert_uint_eq(c->plan.rows_per_unit, i == 0 ? FIRST_ROWS : FEW_ROWS);
+        ck_assert_uint_eq(c->plan.rows_per_unit, i == 0 ? FIRST_ROWS : 32);
         dc_check_all(c);
         dc_free(c);
     }
@@ -74,7 +74,7 @@ START_TEST(company)
 }
 END_TEST
 
-/* Both kinds in turn on the same stream, slots and workspace; records are written over those of the other kind, and
+/* All kinds in turn on the same stream, slots and workspace; records are written over those of other kinds, and
  * over their own. */
 START_TEST(in_turn)
 {
@@ -82,10 +82,11 @@ START_TEST(in_turn)
     struct rig rig = cuda_rig();
     struct dc *c[CASES];
     for (uint32_t i = 0; i < CASES; i++) {
-        c[i] = i % 2 ? new_case(&rig, 96, 4, 1, i) : new_case(&rig, 12, 1, 68 + i, i);
+        static const uint32_t rows[CASES] = {32, FIRST_ROWS, 48, 96, 64};
+        c[i] = i % 2 ? new_case(&rig, i == 1 ? 128 : 96, 1, 1, i) : new_case(&rig, 16 + 12 * i, 1, 68 + i, i);
         c[i]->request.splits = 1 + i % 2;
         dc_plan(c[i]);
-        ck_assert_uint_eq(c[i]->plan.rows_per_unit, i % 2 ? FIRST_ROWS : FEW_ROWS);
+        ck_assert_uint_eq(c[i]->plan.rows_per_unit, rows[i]);
         c[i]->batch.plan_id = 1 + i;
     }
     ck_assert(cuda_fake_rules("kernel=delay 1"));
@@ -103,8 +104,8 @@ START_TEST(in_turn)
 }
 END_TEST
 
-/* What the scheduler adds up is enough for either. */
-START_TEST(scratch_is_for_either)
+/* What the scheduler adds up is enough for any. */
+START_TEST(scratch_is_for_any)
 {
     struct rig rig = cuda_rig();
     struct plan_seq seqs[] = {{1, 500}, {9, 100000}, {3, 0}};
@@ -134,5 +135,5 @@ MLA_SUITE(be_cuda_few_rows)
     tcase_add_test(tc, each_takes_its_own);
     tcase_add_test(tc, company);
     tcase_add_test(tc, in_turn);
-    tcase_add_test(tc, scratch_is_for_either);
+    tcase_add_test(tc, scratch_is_for_any);
 }

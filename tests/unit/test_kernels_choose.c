@@ -8,9 +8,19 @@
 #define SEQS_MAX 64u
 
 static const struct mla_kernels_facts first = {
-    .device = {.rows_per_unit = 128, .ctas_per_unit = 2, .resident_units = 66}, .costs = {.page_ns = 1300}};
+    .device = {.rows_per_unit = 128, .ctas_per_unit = 2, .resident_units = 66},
+    .costs = {.page_ns = 1300},
+    .tile_rows = 256};
 static const struct mla_kernels_facts few = {.device = {.rows_per_unit = 64, .ctas_per_unit = 1, .resident_units = 132},
-                                             .costs = {.page_ns = 1300}};
+                                             .costs = {.page_ns = 1300},
+                                             .tile_rows = 256};
+
+static bool prefers(const struct mla_kernels_facts *one, const struct mla_kernels_facts *other,
+                    const struct plan_request *request)
+{
+    const struct mla_kernels_facts *kinds[] = {one, other};
+    return kernels_choose(kinds, 2, request) == 1;
+}
 
 static bool uniform(uint32_t heads, uint32_t q_len, uint32_t kv_len)
 {
@@ -19,7 +29,7 @@ static bool uniform(uint32_t heads, uint32_t q_len, uint32_t kv_len)
     struct plan_request request = {.heads = heads, .jobs = &job, .seqs = seqs, .n_jobs = 1, .n_seqs = 4};
     for (int s = 0; s < 4; s++)
         seqs[s] = (struct plan_seq){q_len, kv_len};
-    return kernels_prefer_few_rows(&first, &few, &request);
+    return prefers(&first, &few, &request);
 }
 
 /* Full units are a tie, and ties are the first kernels'. */
@@ -49,14 +59,14 @@ START_TEST(by_costs)
     struct plan_job job = {.n_seqs = 1};
     struct plan_request request = {.heads = 12, .jobs = &job, .seqs = &seq, .n_jobs = 1, .n_seqs = 1};
     other.costs.page_ns = 2469; /* of 2600 */
-    ck_assert(kernels_prefer_few_rows(&first, &other, &request));
+    ck_assert(prefers(&first, &other, &request));
     other.costs.page_ns = 2471;
-    ck_assert(!kernels_prefer_few_rows(&first, &other, &request));
+    ck_assert(!prefers(&first, &other, &request));
     other = few;
     other.device.resident_units = 69;
-    ck_assert(!kernels_prefer_few_rows(&first, &other, &request));
+    ck_assert(!prefers(&first, &other, &request));
     other.device.resident_units = 70;
-    ck_assert(kernels_prefer_few_rows(&first, &other, &request));
+    ck_assert(prefers(&first, &other, &request));
 }
 END_TEST
 
@@ -66,19 +76,54 @@ START_TEST(by_all_sequences)
     struct plan_seq seqs[] = {{1, 64}, {8, 6400}};
     struct plan_job job = {.n_seqs = 2};
     struct plan_request request = {.heads = 16, .jobs = &job, .seqs = seqs, .n_jobs = 1, .n_seqs = 2};
-    ck_assert(!kernels_prefer_few_rows(&first, &few, &request)); /* 128 rows of 100 pages, 16 rows of one */
+    ck_assert(!prefers(&first, &few, &request)); /* 128 rows of 100 pages, 16 rows of one */
     job.n_rows = 16;
-    ck_assert(kernels_prefer_few_rows(&first, &few, &request));
+    ck_assert(prefers(&first, &few, &request));
     job.skip_rows = 16;
     job.n_rows = 0;
-    ck_assert(!kernels_prefer_few_rows(&first, &few, &request));
+    ck_assert(!prefers(&first, &few, &request));
     job.n_rows = 64;
-    ck_assert(kernels_prefer_few_rows(&first, &few, &request));
+    ck_assert(prefers(&first, &few, &request));
     job = (struct plan_job){.n_seqs = 2};
     seqs[0].kv_len = 640; /* (10 + 2 * 100) of (20 + 2 * 100): 95.5 % */
-    ck_assert(!kernels_prefer_few_rows(&first, &few, &request));
+    ck_assert(!prefers(&first, &few, &request));
     seqs[0].kv_len = 768; /* 94.6 % */
-    ck_assert(kernels_prefer_few_rows(&first, &few, &request));
+    ck_assert(prefers(&first, &few, &request));
+}
+END_TEST
+
+/* The kinds of Hopper: each shape takes what fits its rows best. */
+static const struct mla_kernels_facts hopper[] = {
+    {.device = {.rows_per_unit = 128, .resident_units = 66}, .costs = {.page_ns = 1195}, .tile_rows = 256},
+    {.device = {.rows_per_unit = 96, .resident_units = 66}, .costs = {.page_ns = 1120}, .tile_rows = 256},
+    {.device = {.rows_per_unit = 64, .resident_units = 132}, .costs = {.page_ns = 1400}, .tile_rows = 256},
+    {.device = {.rows_per_unit = 48, .resident_units = 132}, .costs = {.page_ns = 1310}, .tile_rows = 256},
+    {.device = {.rows_per_unit = 32, .resident_units = 132}, .costs = {.page_ns = 1220}, .tile_rows = 256}};
+enum { KINDS = sizeof(hopper) / sizeof(hopper[0]) };
+
+static size_t choose(const struct plan_request *request)
+{
+    const struct mla_kernels_facts *kinds[KINDS];
+    for (size_t i = 0; i < KINDS; i++)
+        kinds[i] = &hopper[i];
+    return kernels_choose(kinds, KINDS, request);
+}
+
+START_TEST(of_many)
+{
+    static const struct {
+        uint32_t heads, q_len, rows_per_unit;
+    } shapes[] = {{12, 1, 32}, {32, 1, 32}, {33, 1, 48},  {12, 4, 48},  {48, 1, 48},  {49, 1, 64},
+                  {64, 1, 64}, {65, 1, 96}, {96, 1, 96},  {24, 4, 96},  {97, 1, 128}, {128, 1, 128},
+                  {24, 8, 64}, {48, 4, 64}, {96, 3, 128}, {96, 4, 128}, {96, 8, 128}, {128, 4, 128}};
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        struct plan_seq seq = {shapes[i].q_len, 10000};
+        struct plan_job job = {.n_seqs = 1};
+        struct plan_request request = {.heads = shapes[i].heads, .jobs = &job, .seqs = &seq, .n_jobs = 1, .n_seqs = 1};
+        ck_assert_msg(hopper[choose(&request)].device.rows_per_unit == shapes[i].rows_per_unit,
+                      "%u heads, %u queries: %u", shapes[i].heads, shapes[i].q_len,
+                      hopper[choose(&request)].device.rows_per_unit);
+    }
 }
 END_TEST
 
@@ -93,6 +138,7 @@ START_TEST(batch_invariant)
         uint32_t n_jobs = 1 + prng_below(&prng, 4), at = 0;
         struct plan_request request = {.heads = 1 + prng_below(&prng, 128), .jobs = jobs, .seqs = seqs};
         bool alone[2] = {false, false};
+        size_t kind = KINDS, kinds = 0; /* of many, that the batch-invariant ones take alone */
         for (uint32_t j = 0; j < n_jobs; j++) {
             jobs[j] = (struct plan_job){.first_seq = at, .n_seqs = prng_below(&prng, 8)};
             jobs[j].batch_invariant = prng_below(&prng, 3) == 0;
@@ -105,8 +151,11 @@ START_TEST(batch_invariant)
             r.seqs = seqs + jobs[j].first_seq;
             r.n_jobs = 1;
             r.n_seqs = one.n_seqs;
-            if (one.batch_invariant)
-                alone[kernels_prefer_few_rows(&first, &few, &r)] = true;
+            if (one.batch_invariant) {
+                alone[prefers(&first, &few, &r)] = true;
+                kinds += kind != choose(&r);
+                kind = choose(&r);
+            }
             if (prng_below(&prng, 4) == 0) { /* and in every part of it */
                 jobs[j].skip_rows = prng_below(&prng, 64);
                 jobs[j].n_rows = prng_below(&prng, 64);
@@ -114,9 +163,11 @@ START_TEST(batch_invariant)
         }
         request.n_jobs = n_jobs;
         request.n_seqs = at;
+        if (kinds != 0)
+            ck_assert_uint_eq(choose(&request), kinds == 1 ? kind : 0);
         if (alone[0] == alone[1])
             continue;
-        ck_assert_int_eq(kernels_prefer_few_rows(&first, &few, &request), alone[1]);
+        ck_assert_int_eq(prefers(&first, &few, &request), alone[1]);
         kept[alone[1]]++;
     }
     ck_assert_uint_gt(kept[0], 1000);
@@ -152,6 +203,7 @@ MLA_SUITE(kernels_choose)
     tcase_add_test(tc, by_rows);
     tcase_add_test(tc, by_costs);
     tcase_add_test(tc, by_all_sequences);
+    tcase_add_test(tc, of_many);
     tcase_add_test(tc, batch_invariant);
     tcase_add_test(tc, handles);
 }

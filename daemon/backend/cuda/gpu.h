@@ -189,7 +189,7 @@ struct backend {
     struct cu_ran {
         bool kernels; /* some launch had items; a reducer */
         bool reducer;
-    } ran[2]; /* of kernels, and of their few_rows */
+    } ran[MLA_KERNELS_KINDS_MAX]; /* of kernels, and of their few_rows */
     uint32_t first_slot;
     uint32_t n_slots;
     uint64_t last_value;

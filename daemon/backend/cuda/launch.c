@@ -105,7 +105,11 @@ struct mla_kernels *cu_kernels_of(const struct backend *be, const struct plan *p
 
 struct cu_ran *cu_ran_of(struct backend *be, const struct plan *plan)
 {
-    return &be->ran[cu_kernels_of(be, plan) != be->kernels];
+    const struct mla_kernels *of = cu_kernels_of(be, plan);
+    size_t kind = 0;
+    for (struct mla_kernels *k = be->kernels; k != of; k = mla_kernels_few_rows(k))
+        kind++;
+    return &be->ran[kind];
 }
 
 /* ---- beginning ---- */

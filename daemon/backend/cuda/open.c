@@ -185,9 +185,12 @@ static uint64_t scratch_with(const struct mla_kernels *kernels, const struct pla
 /* A job's company may change which kernels it takes. */
 static uint64_t cuda_scratch_bytes(const struct backend *be, const struct plan_request *request)
 {
-    const struct mla_kernels *few_rows = mla_kernels_few_rows(be->kernels);
-    uint64_t bytes = scratch_with(be->kernels, request), few_bytes = few_rows ? scratch_with(few_rows, request) : 0;
-    return bytes > few_bytes ? bytes : few_bytes;
+    uint64_t most = 0;
+    for (struct mla_kernels *k = be->kernels; k; k = mla_kernels_few_rows(k)) {
+        uint64_t bytes = scratch_with(k, request);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 static void cuda_fit(const struct backend *be, struct plan_request *request)
