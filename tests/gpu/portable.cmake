@@ -6,7 +6,7 @@ set(mlad_tests_of
 foreach(theme lengths tails output faults layouts numerics splits masks words regions random)
   list(APPEND mlad_tests_of backend_${theme})
 endforeach()
-list(APPEND mlad_tests_of test_backend_cuda_memory test_backend_cuda_row test_client_cuda)
+list(APPEND mlad_tests_of test_backend_cuda_memory test_client_cuda)
 foreach(subject workers memory time deaths faults few_rows plans steps recover)
   list(APPEND mlad_tests_of test_gpu_${subject})
 endforeach()
