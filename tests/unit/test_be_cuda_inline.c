@@ -5,6 +5,7 @@
 #include "tests/support/check_main.h"
 #include "tests/support/decode_case.h"
 #include "tests/unit/test_be_cuda.h"
+#include "tests/unit/test_be_cuda_step.h"
 
 #define SEQS_MAX 400u
 
@@ -113,10 +114,42 @@ START_TEST(other_ways)
 }
 END_TEST
 
+/* Records of layers are there before their words come: copied ahead, which stays so where layers wait on the stream; or
+ * they go with the launch when nothing runs. Launched behind one that runs, they are the copied ones. */
+START_TEST(layers)
+{
+    static const struct {
+        const char *parks, *blob;
+        bool with;
+    } cases[] = {{"0", "", true}, {"0", "copied", false}, {"1", "", false}};
+    ck_assert_int_eq(setenv("CUDA_DEVICE_MAX_CONNECTIONS", cases[_i].parks[0] == '0' ? "1" : "8", 1), 0);
+    ck_assert_int_eq(setenv("MLA_CUDA_BLOB", cases[_i].blob, 1), 0);
+    struct rig rig = cuda_rig();
+    struct stepper s;
+    step_make(&s, &rig, 10);
+    for (int round = 0; round < 3; round++) {
+        ck_assert(cuda_fake_report(&before));
+        step_again(&s);
+        for (uint32_t i = 0; i < LAYERS; i++) {
+            WAIT_UNTIL(&rig, (cuda_fake_report(&after), calls(MLA_FAKE_cuMemcpyHtoDAsync) >= i + 1));
+            step_layer(&s, i);
+        }
+        step_ends_well(&s);
+        ck_assert(cuda_fake_report(&after));
+        ck_assert_uint_eq(inline_bytes(), cases[_i].with ? LAYERS * 4096u : 0);
+        if (_i < 2)
+            ck_assert_uint_eq(calls(MLA_FAKE_cuStreamWaitEvent), cases[_i].with ? 0 : LAYERS);
+    }
+    step_drop(&s);
+    rig_close(&rig);
+}
+END_TEST
+
 MLA_SUITE(be_cuda_inline)
 {
     TCase *tc = mla_tcase(suite, "inline");
     tcase_add_test(tc, by_size);
     tcase_add_loop_test(tc, behind_another, 0, 3);
     tcase_add_loop_test(tc, other_ways, 0, 4);
+    tcase_add_loop_test(tc, layers, 0, 3);
 }

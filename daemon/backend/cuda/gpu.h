@@ -108,6 +108,7 @@ struct cu_slot {
 /* Records of a launch of steps, written and copied before its words come; beside struct be_steps' batches[]. */
 struct cu_ahead {
     struct mla_kernels_launch launch;
+    size_t bytes;   /* of the blob */
     CUevent copied; /* by the stream of copies */
     /* Parts of the blocks at slot_memory and slot_device. */
     unsigned char *blob;

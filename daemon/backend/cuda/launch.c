@@ -154,13 +154,19 @@ static bool put_copy(struct backend *be, const struct cu_copy *copy, CUstream st
            cu_call_ok(be, be->cu.cuMemcpyHtoDAsync(copy->to, copy->from, copy->bytes, stream), "cuMemcpyHtoDAsync");
 }
 
+static bool goes_with_launch(const struct backend *be, const struct mla_kernels *kernels,
+                             const struct mla_kernels_launch *launch, size_t bytes)
+{
+    return be->options.blob_inline && (be->n_slots == 1 || be->options.blob_always) &&
+           mla_kernels_takes_blob(kernels, launch, bytes);
+}
+
 /* While the batch before it runs, beside it: a copy then costs the device nothing. Otherwise left to run(): with the
  * launch, for which the device need not begin with a copy; or, where that does not fit, in front of the kernels. */
 static bool copy_blob(struct backend *be, const struct mla_kernels *kernels, const struct mla_kernels_launch *launch,
                       struct cu_slot *slot, struct cu_copy *copy)
 {
-    copy->with_launch = be->options.blob_inline && (be->n_slots == 1 || be->options.blob_always) &&
-                        mla_kernels_takes_blob(kernels, launch, copy->bytes);
+    copy->with_launch = goes_with_launch(be, kernels, launch, copy->bytes);
     if (be->n_slots == 1 || copy->with_launch)
         return true;
     bool put =
@@ -226,6 +232,7 @@ static bool write_ahead(struct backend *be, const struct be_batch *batch, struct
     bool in_place = be->options.blob_pinned;
     if (bytes > CU_BLOB_BYTES || !ahead_is_free(be, ahead))
         return false;
+    ahead->bytes = bytes;
     if (!write_blob(be, batch, ahead->blob, in_place ? ahead->blob_device : ahead->blob_device_copy, &ahead->plan_id,
                     &ahead->launch))
         return false;
@@ -264,10 +271,18 @@ static bool put_records(struct backend *be, struct cu_slot *slot, struct mla_ker
             *graph = &slot->graph;
         return true;
     }
-    *launch = be->ahead[index].launch;
-    *graph = &be->ahead[index].graph;
+    struct cu_ahead *ahead = &be->ahead[index];
+    *launch = ahead->launch;
+    /* The copy that was made ahead is behind an event, which takes a call and the device's time, too. But kernels that
+     * are launched so are not those that wait on the stream, which must have been loaded. */
+    if (!be->options.parks && goes_with_launch(be, cu_kernels_of(be, b->batch.plan), launch, ahead->bytes)) {
+        *copy = (struct cu_copy){
+            .to = ahead->blob_device_copy, .from = ahead->blob, .bytes = ahead->bytes, .with_launch = true};
+        return true;
+    }
+    *graph = &ahead->graph;
     return be->options.blob_pinned ||
-           cu_call_ok(be, be->cu.cuStreamWaitEvent(be->stream, be->ahead[index].copied, CU_EVENT_WAIT_DEFAULT),
+           cu_call_ok(be, be->cu.cuStreamWaitEvent(be->stream, ahead->copied, CU_EVENT_WAIT_DEFAULT),
                       "cuStreamWaitEvent");
 }
 
