@@ -9,7 +9,7 @@
 
 #define LAYERS  4u
 #define US      UINT64_C(1000)
-#define TICK_NS UINT64_C(1000)
+#define TICK_NS UINT64_C(5000)
 #define OWN_NS  (20 * US) /* a worker's own kernels */
 #define LEAD_NS (75 * US) /* of the scheduler */
 #define MOST    12u       /* clients of a kind */

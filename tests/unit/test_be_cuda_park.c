@@ -163,7 +163,7 @@ START_TEST(a_word_that_comes_as_it_is_let_go)
     for (uint32_t i = 0; i < LAYERS; i++)
         s.layers[i]->jobs[0]->keep_reference = true;
     step_warm_up(&rig);
-    for (int round = 0; round < 8; round++) {
+    for (int round = 0; round < 4; round++) {
         step_again(&s);
         if (round != 0)
             usleep(5000); /* since the last one that was let go */
@@ -219,13 +219,13 @@ START_TEST(a_word_that_is_nearly_late)
     for (uint32_t i = 0; i < LAYERS; i++)
         s.layers[i]->jobs[0]->keep_reference = true;
     step_warm_up(&rig);
-    for (uint32_t round = 0; round < 25; round++) {
+    for (uint32_t round = 0; round < 14; round++) {
         step_again(&s);
         for (uint32_t i = 0; i < LAYERS; i++) {
             uint64_t launches = step_calls(MLA_FAKE_cuLaunchKernelEx), until = mla_now_ns() + 6 * MLA_NS_PER_MS;
             while (step_calls(MLA_FAKE_cuLaunchKernelEx) < launches + LAUNCHES && mla_now_ns() < until)
                 continue;
-            until = mla_now_ns() + most + round * 4 * MLA_NS_PER_US;
+            until = mla_now_ns() + most + round * 7 * MLA_NS_PER_US;
             while (mla_now_ns() < until)
                 continue;
             step_layer(&s, i);
