@@ -73,11 +73,13 @@ START_TEST(behind_another)
     struct dc *c[4];
     for (uint32_t i = 0; i < 4; i++)
         c[i] = case_of(&rig, 3, i);
-    for (int round = 0; round < 6; round++) {
-        ck_assert(cuda_fake_rules("kernel@1=delay 30"));
+    for (int round = 0; round < 4; round++) {
+        for (uint32_t i = 0; i < 4; i++)
+            dc_ready(c[i]);
+        ck_assert(cuda_fake_rules("kernel@1=delay 50"));
         ck_assert(cuda_fake_report(&before));
         for (uint32_t i = 0; i < 4; i++)
-            dc_launch(c[i]);
+            dc_submit(c[i]);
         for (uint32_t i = 0; i < 4; i++)
             dc_wait(c[i]);
         ck_assert(cuda_fake_report(&after));
