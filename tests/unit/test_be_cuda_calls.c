@@ -119,8 +119,10 @@ START_TEST(gaps_and_plans)
     ck_assert(cuda_fake_rules("kernel=delay 2"));
     for (int round = 0; round < 9; round++) {
         struct dc *second = round % 4 == 3 ? other : c[1];
-        dc_launch(c[0]);
-        dc_launch(second);
+        dc_ready(c[0]);
+        dc_ready(second);
+        dc_submit(c[0]);
+        dc_submit(second);
         dc_wait(c[0]);
         dc_wait(second);
         if (round >= 3) {
