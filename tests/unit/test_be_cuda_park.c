@@ -219,15 +219,15 @@ START_TEST(a_word_that_is_nearly_late)
     for (uint32_t i = 0; i < LAYERS; i++)
         s.layers[i]->jobs[0]->keep_reference = true;
     step_warm_up(&rig);
-    for (uint32_t round = 0; round < 14; round++) {
+    for (uint32_t round = 0; round < 20; round++) {
+        usleep(2500); /* since one that has let go */
+        uint64_t launches = step_calls(MLA_FAKE_cuLaunchKernelEx);
         step_again(&s);
+        WAIT_UNTIL(&rig, step_calls(MLA_FAKE_cuLaunchKernelEx) == launches + LAUNCHES);
+        uint64_t until = mla_now_ns() + most + round * 10 * MLA_NS_PER_US;
+        while (mla_now_ns() < until)
+            continue;
         for (uint32_t i = 0; i < LAYERS; i++) {
-            uint64_t launches = step_calls(MLA_FAKE_cuLaunchKernelEx), until = mla_now_ns() + 6 * MLA_NS_PER_MS;
-            while (step_calls(MLA_FAKE_cuLaunchKernelEx) < launches + LAUNCHES && mla_now_ns() < until)
-                continue;
-            until = mla_now_ns() + most + round * 7 * MLA_NS_PER_US;
-            while (mla_now_ns() < until)
-                continue;
             step_layer(&s, i);
             dc_pull(s.layers[i]);
             dc_check_all(s.layers[i]);

@@ -60,7 +60,7 @@ void fake_park(CUstream stream, const struct mla_sm90_park *park)
     }
     if (verdict == leave) { /* takes a while, in which the other order may come, too late */
         let_go(park);
-        fake_sleep_ns(POLL_NS);
+        fake_sleep_ns(10 * POLL_NS);
     }
     if (verdict != 0)
         __atomic_store_n((uint64_t *)at(park->verdict), verdict, __ATOMIC_RELEASE);
