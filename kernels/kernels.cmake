@@ -90,8 +90,8 @@ page_ns = ${PAGE_NS}
 drain_ns = 1000
 partial_ns = 1
 reduce_launch_ns = 700
-reduce_bytes_per_us = 1600000
-reduce_fixed_ns = 1500
+reduce_bytes_per_us = 4000000
+reduce_fixed_ns = 2500
 " PARENT_SCOPE)
 endfunction()
 

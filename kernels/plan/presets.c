@@ -5,11 +5,10 @@
 
 /* Fitted by mla-bench costs to 604 plans of the reference shapes (mla-bench shapes --splits) and 35 of shorter and
  * longer contexts (--kv, --rows), measured on one H200 (700 W, 2026-11-30): within a shape off by 1.63 %, good splits
- * foremost. Two things then by hand: of what a launch and its items cost together, an item has 3,000 ns, an estimate;
- * and the reducer, which takes some 4 ns for each row it writes, however many partials it has, for which there is no
- * constant: its bytes stand for its rows (B 8, 1,024 to 8,192 keys: within 4 % of what was measured; B 1, 8,192: 23 %
- * more). A model, not results; single constants are not times of anything. kernels.cmake has the same for the Hopper
- * kernel.
+ * foremost. Then by hand: of what a launch and its items cost together, an item has 3,000 ns, an estimate; and the
+ * reducer of a later version, by its times in the reference shapes (5 us of 8,448 partial rows, 7 of 10,752, 14 of
+ * 15,744): what it does for each row that it writes has no constant. A model, not results; single constants are not
+ * times of anything. kernels.cmake has the same for the Hopper kernel.
  *
  * max_pages 2,048: f16 sums take more windows than that no longer well
  *
@@ -22,8 +21,8 @@ static const struct plan_costs h200_costs = {
     .drain_ns = 1000,
     .partial_ns = 1,
     .reduce_launch_ns = 700,
-    .reduce_bytes_per_us = 1600000,
-    .reduce_fixed_ns = 1500,
+    .reduce_bytes_per_us = 4000000,
+    .reduce_fixed_ns = 2500,
 };
 
 static const struct {

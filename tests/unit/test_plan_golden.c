@@ -182,14 +182,14 @@ START_TEST(short_causal_contexts)
 END_TEST
 
 /* Sequence 0: 384 rows that see nothing. Sequence 1: 96 rows, 16 pages; need 3 of 33 units, so S = min(22, 16 / 8) = 2.
- * Model: launch 8944; an item of 8 pages 2000 + 1000 + 1 + 8 * 1195 = 12561; reduction 700 + 1500 + 192 * 2052 bytes
- * at 1600 per ns = 246; together 23951. */
+ * Model: launch 8944; an item of 8 pages 2000 + 1000 + 1 + 8 * 1195 = 12561; reduction 700 + 2500 + 192 * 2052 bytes
+ * at 4,000,000 per us = 98; together 24803. */
 START_TEST(dump_is_stable)
 {
     static const char want[] = "device sms 132 unit 4x256 units 33 min_pages 8\n"
                                "request heads 96 tile_rows 256 seqs 2 jobs 1 policy seed splits 0\n"
                                "plan chosen seed tiles 3 items 4 reduces 1 max_splits 2 item_units 4 waves 1\n"
-                               "rows useful 480 slots 768 partial 192 workspace_bytes 393984 model_ns 23951\n"
+                               "rows useful 480 slots 768 partial 192 workspace_bytes 393984 model_ns 24803\n"
                                "tile 0 seq 0 rows 0+256 pages 0 items 2+1\n"
                                "tile 1 seq 0 rows 256+128 pages 0 items 3+1\n"
                                "tile 2 seq 1 rows 0+96 pages 16 items 0+2\n"
