@@ -104,6 +104,7 @@ int cu_start(struct backend *be, struct mla_error *err)
     if (rc != 0)
         return rc;
     cu_device_facts(be);
+    be->options.parks = be->options.parks && !be->options.blob_pinned && strcmp(be->facts.isolation, "shared") == 0;
     r = be->cu.cuMemGetInfo(&after, &total);
     if (!be->lost && r != CUDA_SUCCESS)
         return cu_refuse(be, err, r, "cuMemGetInfo", MLA_INTERNAL, "gpu", "the GPU does not tell its memory");

@@ -88,9 +88,9 @@ static bool has_run(struct backend *be, const struct plan *plan)
 
 static bool may_park(struct backend *be, const struct be_steps_batch *b)
 {
-    return !be->park.parked && b->prepared && !be->options.blob_pinned && is_alone(be) && b->batch.n_jobs == 1 &&
-           strcmp(be->facts.isolation, "shared") == 0 && kernels_can_park(cu_kernels_of(be, b->batch.plan)) &&
-           has_run(be, b->batch.plan) && mla_now_ns() >= be->park.not_before_ns;
+    return !be->park.parked && b->prepared && is_alone(be) && b->batch.n_jobs == 1 &&
+           kernels_can_park(cu_kernels_of(be, b->batch.plan)) && has_run(be, b->batch.plan) &&
+           mla_now_ns() >= be->park.not_before_ns;
 }
 
 void cu_park(struct backend *be, struct be_steps_batch *b, uint32_t index)
