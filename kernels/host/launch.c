@@ -8,7 +8,7 @@
 
 #define BLOB_ALIGN 64u
 
-_Static_assert(sizeof(struct mla_sm90_inline) == 128, "behind it the blob, in vectors of 16 bytes");
+_Static_assert(sizeof(struct mla_sm90_inline) == 144, "behind it the blob, in vectors of 16 bytes");
 
 /* Places of the sections in a blob. */
 struct blob_layout {

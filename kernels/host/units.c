@@ -72,11 +72,12 @@ struct scratch_layout {
     uint64_t pages;
     uint64_t limits;
     uint64_t sums;
+    uint64_t faults;
     uint64_t bytes;
 };
 
 static struct scratch_layout lay_out_scratch(const struct mla_kernels *k, uint64_t units, uint64_t pages,
-                                             uint64_t tokens, uint32_t n_jobs)
+                                             uint64_t tokens, uint32_t n_jobs, uint32_t n_seqs)
 {
     struct scratch_layout l;
     uint64_t at = 0;
@@ -86,14 +87,15 @@ static struct scratch_layout lay_out_scratch(const struct mla_kernels *k, uint64
     l.limits = place(&at, tokens, sizeof(uint32_t), SCRATCH_ALIGN);
     l.sums = place(&at, (uint64_t)k->facts.device.resident_units * k->section.ctas_per_unit, MLA_SM90_SUMS_BYTES,
                    SCRATCH_ALIGN);
+    l.faults = place(&at, n_seqs, sizeof(uint64_t), SCRATCH_ALIGN);
     l.bytes = at;
     return l;
 }
 
 uint64_t kernels_scratch_bytes(const struct mla_kernels *k, uint64_t units, uint64_t pages, uint64_t tokens,
-                               uint32_t n_jobs)
+                               uint32_t n_jobs, uint32_t n_seqs)
 {
-    return kernels_have_units(k) ? lay_out_scratch(k, units, pages, tokens, n_jobs).bytes + SCRATCH_ALIGN : 0;
+    return kernels_have_units(k) ? lay_out_scratch(k, units, pages, tokens, n_jobs, n_seqs).bytes + SCRATCH_ALIGN : 0;
 }
 
 static uint64_t partial_bytes(const struct plan *plan)
@@ -116,7 +118,8 @@ uint64_t mla_kernels_workspace_bytes(const struct mla_kernels *k, const struct p
         pages += pages_of(seqs[s].kv_len_max);
         tokens += seqs[s].q_len;
     }
-    return partial_bytes(plan) + kernels_scratch_bytes(k, kernels_units_of_plan(k, plan), pages, tokens, n_jobs);
+    return partial_bytes(plan) +
+           kernels_scratch_bytes(k, kernels_units_of_plan(k, plan), pages, tokens, n_jobs, n_seqs);
 }
 
 uint64_t mla_kernels_scratch_bytes_max(const struct mla_kernels *k, const struct plan_request *request)
@@ -130,7 +133,7 @@ uint64_t mla_kernels_scratch_bytes_max(const struct mla_kernels *k, const struct
         tokens += request->seqs[s].q_len;
     }
     uint64_t units = kernels_units_max(k, request, capacity.items);
-    uint64_t scratch = kernels_scratch_bytes(k, units, pages, tokens, request->n_jobs);
+    uint64_t scratch = kernels_scratch_bytes(k, units, pages, tokens, request->n_jobs, request->n_seqs);
     return scratch == 0 ? 0 : scratch + SCRATCH_ALIGN;
 }
 
@@ -198,7 +201,7 @@ static struct mla_sm90_seq seq_of(const struct mla_abi_job *job)
 {
     return (struct mla_sm90_seq){
         .unit = unit_of(job),
-        .mask = job->mask,
+        .mask = (uint16_t)job->mask,
         .pages_per_entry = job->pages_per_entry,
         .num_pages = job->num_pages,
     };
@@ -211,9 +214,11 @@ static void write_seq(const struct mla_abi_job *job, const struct mla_sm90_seq *
 {
     uint64_t parts = to->parts;
     uint32_t n_parts = to->n_parts;
+    uint16_t flags = to->flags;
     *to = *alike;
     to->parts = parts;
     to->n_parts = n_parts;
+    to->flags = flags;
     to->unit.q = first_of(&job->q, of_job, seq->first_token);
     to->unit.q_rope =
         job->q_rope.base != 0 ? first_of(&job->q_rope, of_job, seq->first_token) : to->unit.q + MLA_ABI_V_DIM;
@@ -303,7 +308,12 @@ static void write_parts(const struct mla_kernels *k, const struct plan *plan, ui
     memcpy(given, lists, n_clusters * sizeof *lists);
     for (uint32_t t = 0; t < plan->n_tiles; t++)
         seqs[plan->tiles[t].seq].n_parts += plan->tiles[t].n_items * kernels_units_of_rows(k, plan->tiles[t].rows);
-    for (uint32_t s = 0; s < n_seqs; s++) {
+    for (uint32_t s = 0, t = 0; s < n_seqs; s++) {
+        uint64_t rows = 0;
+        for (; t < plan->n_tiles && plan->tiles[t].seq == s; t++)
+            rows += plan->tiles[t].rows;
+        if (rows != (uint64_t)seqs[s].q_len * seqs[s].unit.heads)
+            seqs[s].flags |= MLA_SM90_SEQ_PART;
         seqs[s].parts = address + first * sizeof *parts;
         first += seqs[s].n_parts;
         seqs[s].n_parts = 0;
@@ -345,7 +355,7 @@ int kernels_more_write(struct mla_kernels *k, const struct plan *plan, const str
         pages += pages_of(seqs[s].kv_len_max);
         tokens += seqs[s].q_len;
     }
-    struct scratch_layout scratch = lay_out_scratch(k, units, pages, tokens, n_jobs);
+    struct scratch_layout scratch = lay_out_scratch(k, units, pages, tokens, n_jobs, n_seqs);
     uint64_t at = (workspace + partial_bytes(plan) + SCRATCH_ALIGN - 1) / SCRATCH_ALIGN * SCRATCH_ALIGN;
     uint64_t page_ids = at + scratch.pages, limits = at + scratch.limits;
     unsigned char *maps = (unsigned char *)more + l.maps;
@@ -361,7 +371,7 @@ int kernels_more_write(struct mla_kernels *k, const struct plan *plan, const str
         if (s == 0 || job != seqs[s - 1].job)
             alike = seq_of(&jobs[job]);
         if (!again)
-            records[s].parts = records[s].n_parts = 0;
+            records[s].parts = records[s].n_parts = records[s].flags = 0;
         write_seq(&jobs[job], &alike, &seqs[s], of_job, &records[s]);
         records[s].unit.map = at + scratch.maps + (uint64_t)job * MLA_SM90_MAP_BYTES;
         records[s].unit.pages = page_ids;
@@ -383,6 +393,7 @@ int kernels_more_write(struct mla_kernels *k, const struct plan *plan, const str
         .units = at + scratch.units,
         .lists = address + l.lists,
         .sums = at + scratch.sums,
+        .faults = at + scratch.faults,
         .n_units = (uint32_t)units,
     };
     memcpy(launch, &mine, sizeof mine);

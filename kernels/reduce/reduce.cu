@@ -8,6 +8,7 @@
 #include "kernels/device/output.cuh"
 #include "kernels/device/records.cuh"
 #include "kernels/ptx/grid.cuh"
+#include "kernels/sm90/launch.h"
 
 namespace mla
 {
@@ -114,7 +115,9 @@ __device__ __forceinline__ mla_abi_reduce read_reduce(const mla_abi_launch &laun
     return {v.x, v.y, v.z, v.w};
 }
 
-__device__ __forceinline__ Output find_output(const mla_abi_launch &launch, const mla_abi_reduce &reduce)
+/* faults: of the launch's sequences, or 0: in the status words of their jobs. */
+__device__ __forceinline__ Output find_output(const mla_abi_launch &launch, uint64_t faults,
+                                              const mla_abi_reduce &reduce)
 {
     const mla_abi_tile &tile = record<mla_abi_tile>(launch.tiles, reduce.tile);
     const mla_abi_seq &seq = record<mla_abi_seq>(launch.seqs, tile.seq);
@@ -126,7 +129,7 @@ __device__ __forceinline__ Output find_output(const mla_abi_launch &launch, cons
     to.first_row = tile.first_row;
     to.heads = job.heads;
     to.elements = Elements(job);
-    to.fault = reinterpret_cast<const uint64_t *>(job.status)[s] != 0;
+    to.fault = (faults != 0 ? record<uint64_t>(faults, tile.seq) : record<uint64_t>(job.status, s)) != 0;
     return to;
 }
 
@@ -255,7 +258,7 @@ __device__ __forceinline__ void write_row(const Output &to, uint32_t row, uint32
         *reinterpret_cast<float *>(to.lse.at(token, head)) = lse;
 }
 
-template <class Format> __device__ __forceinline__ void reduce(const mla_abi_launch &launch)
+template <class Format> __device__ __forceinline__ void reduce(const mla_abi_launch &launch, uint64_t faults)
 {
     grid_wait();
     if (blockIdx.x >= launch.n_reduces) {
@@ -274,7 +277,7 @@ template <class Format> __device__ __forceinline__ void reduce(const mla_abi_lau
         float mine = p.lse_of(threadIdx.x % 32);
         p.load(0, v);
         if (!found) /* one load after the other, while those are on their way */
-            to = find_output(launch, reduce);
+            to = find_output(launch, faults, reduce);
         found = true;
         if (to.fault)
             return;
@@ -286,13 +289,13 @@ template <class Format> __device__ __forceinline__ void reduce(const mla_abi_lau
 
 } // namespace mla
 
-/* Of partials in f32 and in f16. */
+/* Of partials in f32; in f16, behind the prepare kernel of sm90. */
 extern "C" __global__ void __launch_bounds__(128, 6) mla_reduce(const __grid_constant__ mla_abi_launch launch)
 {
-    mla::reduce<mla::InF32>(launch);
+    mla::reduce<mla::InF32>(launch, 0);
 }
 
-extern "C" __global__ void __launch_bounds__(128, 6) mla_reduce_f16(const __grid_constant__ mla_abi_launch launch)
+extern "C" __global__ void __launch_bounds__(128, 6) mla_reduce_f16(const __grid_constant__ mla_sm90_launch launch)
 {
-    mla::reduce<mla::InF16>(launch);
+    mla::reduce<mla::InF16>(launch.abi, launch.faults);
 }

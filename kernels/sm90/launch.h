@@ -67,27 +67,33 @@ struct mla_sm90_seq {
     uint32_t n_parts;
     uint32_t q_len;
     uint32_t kv_len_max;
-    uint32_t mask;
+    uint16_t mask;
+    uint16_t flags; /* MLA_SM90_SEQ_* */
     uint32_t pages_per_entry;
     uint32_t num_pages; /* of the plane */
 };
 
+/* Not all of the sequence's rows are in this launch: launches before it may have found something wrong with it. */
+#define MLA_SM90_SEQ_PART 1u
+
 struct mla_sm90_launch {
     struct mla_abi_launch abi;
-    uint64_t seqs;  /* struct mla_sm90_seq [n_seqs] */
-    uint64_t units; /* scratch: struct mla_sm90_unit [n_units] */
-    uint64_t lists; /* uint32 [clusters + 1]: units lists[c] to lists[c + 1] - 1 are cluster c's, in this order */
-    uint64_t sums;  /* scratch: MLA_SM90_SUMS_BYTES of each CTA: f16 sums that have left the tensor cores */
+    uint64_t seqs;   /* struct mla_sm90_seq [n_seqs] */
+    uint64_t units;  /* scratch: struct mla_sm90_unit [n_units] */
+    uint64_t lists;  /* uint32 [clusters + 1]: units lists[c] to lists[c + 1] - 1 are cluster c's, in this order */
+    uint64_t sums;   /* scratch: MLA_SM90_SUMS_BYTES of each CTA: f16 sums that have left the tensor cores */
+    uint64_t faults; /* scratch: uint64 [n_seqs], what this launch found wrong: status words may lie far away, in host
+                        memory, where each row of the reducer would ask for them */
     uint32_t n_units;
     uint32_t reserved; /* 0; the kernel has uses for a zero that the compiler does not know */
 };
 
 /* What comes first in the parameter of a prepare kernel that has the blob with it; the blob follows. launch.abi.jobs is
- * the address of the blob's first byte in device memory, where the kernel copies it to. 128 bytes. */
+ * the address of the blob's first byte in device memory, where the kernel copies it to. 144 bytes. */
 struct mla_sm90_inline {
     struct mla_sm90_launch launch;
     uint32_t n_vectors; /* of 16 bytes, of the blob */
-    uint32_t reserved;
+    uint32_t reserved[3];
 };
 
 /* X(bytes): the parameter of kernel PREPARE_inline_BYTES, multiples of 16. The driver takes all of it whatever is used.

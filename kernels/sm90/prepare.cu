@@ -37,11 +37,19 @@ struct __align__(16) Shared
     mla_sm90_seq seq;
     mla_sm90_unit split; /* as seq.unit, of split units */
     mla_sm90_part parts[kPartsAtOnce];
+    unsigned long long fault; /* as in status words: what this launch finds */
     uint32_t length;
     uint32_t most;
 };
 static_assert(kPartsAtOnce * kPartVectors <= kPrepareThreads / 2);
 static_assert(sizeof(Shared) < 5000, "what the decode kernel leaves");
+
+/* To the caller's word, and for this launch. */
+__device__ __forceinline__ void report_of_seq(Shared &sh, uint32_t code, uint32_t index)
+{
+    report(sh.seq.status, code, index);
+    report(reinterpret_cast<uint64_t>(&sh.fault), code, index);
+}
 
 __device__ __forceinline__ uint4 *vectors(void *p)
 {
@@ -62,7 +70,7 @@ __device__ __forceinline__ int32_t read_length(const mla_sm90_seq &seq)
 __device__ __forceinline__ void check_length(Shared &sh, int32_t length)
 {
     if (length < 0 || static_cast<uint32_t>(length) > sh.seq.kv_len_max) {
-        report(sh.seq.status, kKvLenOutOfRange, 0);
+        report_of_seq(sh, kKvLenOutOfRange, 0);
         length = 0;
     }
     sh.length = static_cast<uint32_t>(length);
@@ -87,7 +95,7 @@ __device__ __forceinline__ uint32_t resolve_limits(Shared &sh, int32_t visible)
                 visible = read_once(sh.seq.visible, token);
             limit = static_cast<uint32_t>(visible);
             if (visible < 0 || limit > sh.length) {
-                report(sh.seq.status, kVisibleOutOfRange, token);
+                report_of_seq(sh, kVisibleOutOfRange, token);
                 limit = 0;
             }
             atomicMax(&sh.most, limit);
@@ -120,8 +128,9 @@ __device__ __forceinline__ void read_entries(const mla_sm90_seq &seq, uint32_t f
 
 /* Pages that some query of the sequence sees; entry: of the first ones. A bad entry becomes unit.beyond, for which the
  * copy engine gives zeros. */
-__device__ __forceinline__ void resolve_pages(const mla_sm90_seq &seq, uint32_t pages, uint32_t (&entry)[kPagesAtOnce])
+__device__ __forceinline__ void resolve_pages(Shared &sh, uint32_t pages, uint32_t (&entry)[kPagesAtOnce])
 {
+    const mla_sm90_seq &seq = sh.seq;
     uint32_t *ids = reinterpret_cast<uint32_t *>(seq.unit.pages);
     uint32_t per_entry = seq.pages_per_entry;
     uint32_t entries = (pages + per_entry - 1) / per_entry;
@@ -139,7 +148,7 @@ __device__ __forceinline__ void resolve_pages(const mla_sm90_seq &seq, uint32_t 
             uint32_t e = entry_of(page, per_entry);
             bool good = entry[i] < (e + 1 == entries ? last_bound : bound);
             if (!good)
-                report(seq.status, kPageOutOfRange, e);
+                report_of_seq(sh, kPageOutOfRange, e);
             ids[page] = good ? entry[i] * per_entry + (page - e * per_entry) : seq.unit.beyond;
         }
     }
@@ -252,12 +261,25 @@ __device__ __forceinline__ bool has_map_vector(const mla_sm90_seq &seq, uint32_t
     return seq.maps != 0 && at < MLA_SM90_MAP_BYTES / 16;
 }
 
+/* The caller's word was 0 in front of the sequence's only launch: it is not asked, as that takes time. */
+__device__ __forceinline__ void write_status(const mla_sm90_launch &launch, const mla_sm90_seq &seq, uint64_t fault)
+{
+    reinterpret_cast<uint64_t *>(launch.faults)[blockIdx.x] = fault;
+    if (seq.user_status == 0)
+        return;
+    if (fault != 0 || (seq.flags & MLA_SM90_SEQ_PART))
+        fault = *reinterpret_cast<volatile uint64_t *>(seq.status);
+    *reinterpret_cast<volatile uint64_t *>(seq.user_status) = fault;
+}
+
 __device__ __forceinline__ void prepare(const mla_sm90_launch &launch, uint64_t shift, Shared &sh)
 {
     if (threadIdx.x < kSeqVectors)
         vectors(&sh.seq)[threadIdx.x] = host_vector(launch.seqs, shift, blockIdx.x * kSeqVectors + threadIdx.x);
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
         sh.most = 0;
+        sh.fault = 0;
+    }
     __syncthreads();
     const mla_sm90_seq &seq = sh.seq;
     uint32_t entry[kPagesAtOnce];
@@ -289,15 +311,12 @@ __device__ __forceinline__ void prepare(const mla_sm90_launch &launch, uint64_t 
             check_length(sh, length);
         __syncthreads();
         uint32_t pages = pages_of(resolve_limits(sh, visible));
-        resolve_pages(seq, pages, entry);
+        resolve_pages(sh, pages, entry);
         write_units(launch, shift, sh, pages);
     }
-    if (seq.user_status != 0) {
-        __syncthreads();
-        if (threadIdx.x == 0)
-            *reinterpret_cast<volatile uint64_t *>(seq.user_status) =
-                *reinterpret_cast<volatile uint64_t *>(seq.status);
-    }
+    __syncthreads();
+    if (threadIdx.x == 0)
+        write_status(launch, seq, sh.fault);
 }
 
 /* By all CTAs together, and all warps but the one that reads the sequence's record. */

@@ -74,14 +74,14 @@ static uint64_t declared_bytes(void)
     return fn ? report.inline_bytes : UINT64_MAX;
 }
 
-/* At both sides of each edge: 128 bytes of a parameter are the launch's. */
+/* At both sides of each edge: 144 bytes of a parameter are the launch's. */
 START_TEST(blobs_go_with_launches)
 {
     static const struct {
         size_t bytes;
         uint64_t kernel;
-    } sizes[] = {{1024, 4096},        {4096 - 128, 4096},   {4096 - 112, 8192},   {8192 - 128, 8192},
-                 {8192 - 112, 16384}, {16384 - 128, 16384}, {16384 - 112, 32752}, {32752 - 128, 32752}};
+    } sizes[] = {{1024, 4096},        {4096 - 144, 4096},   {4096 - 128, 8192},   {8192 - 144, 8192},
+                 {8192 - 128, 16384}, {16384 - 144, 16384}, {16384 - 128, 32752}, {32752 - 144, 32752}};
     struct rig rig;
     if (!rig_open(&rig, _i))
         return;
@@ -95,7 +95,7 @@ START_TEST(blobs_go_with_launches)
         if (before != UINT64_MAX)
             ck_assert_uint_eq(declared_bytes() - before, sizes[i].kernel);
     }
-    for (size_t bytes = 32752 - 112; bytes <= BLOB_CASE_BYTES; bytes += 3088) {
+    for (size_t bytes = 32752 - 128; bytes <= BLOB_CASE_BYTES; bytes += 3088) {
         CUresult result = CUDA_ERROR_UNKNOWN;
         ck_assert(!mla_kernels_takes_blob(lib.kernels, &b.launch, bytes));
         ck_assert_int_eq(mla_kernels_launch_blob(lib.kernels, lib.stream, &b.launch, b.host, bytes, &result), -EINVAL);

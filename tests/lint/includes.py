@@ -18,7 +18,7 @@ ALLOWED = {
     "kernels/ptx": (),
     "kernels/device": ("kernels/ptx", "kernels/abi"),
     "kernels/generic": ("kernels/device", "kernels/ptx", "kernels/abi"),
-    "kernels/reduce": ("kernels/device", "kernels/ptx", "kernels/abi"),
+    "kernels/reduce": ("kernels/sm90/launch.h", "kernels/device", "kernels/ptx", "kernels/abi"),
     "kernels/sm90": ("kernels/device", "kernels/ptx", "kernels/abi"),
     "kernels/baseline": ("kernels/sm90", "kernels/device", "kernels/ptx", "kernels/host", "kernels/plan", "kernels/abi"),
     "daemon/util": (),
