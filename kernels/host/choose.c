@@ -16,26 +16,29 @@ static uint32_t units_of(const struct mla_kernels_facts *facts, uint32_t rows)
     return rows / tile * ((tile + unit - 1) / unit) + (rows % tile + unit - 1) / unit;
 }
 
-/* Pages times units of a job's part. */
-static double unit_pages_of_job(const struct mla_kernels_facts *facts, const struct plan_request *request,
-                                const struct plan_job *job)
+/* Adds to the time of each kind what a job's part takes. Most sequences of a job have as many rows, so that their units
+ * need not be counted anew: this is done for every request. */
+static void add_job(const struct mla_kernels_facts *const *kinds, size_t n, const struct plan_request *request,
+                    const struct plan_job *job, double *ns)
 {
     uint64_t before = 0;
-    double sum = 0;
+    double pages[MLA_KERNELS_KINDS_MAX] = {0}, units[MLA_KERNELS_KINDS_MAX] = {0};
+    uint32_t counted = 0; /* rows that units are of */
     for (uint32_t s = job->first_seq; s < request->n_seqs && s - job->first_seq < job->n_seqs; s++) {
         const struct plan_seq *seq = &request->seqs[s];
         uint32_t rows = seq->q_len * request->heads, first, end;
         plan_part_of_sequence(job, before, rows, &first, &end);
         before += rows;
-        sum += (double)units_of(facts, end - first) * pages_of(seq);
+        if (end - first != counted) {
+            counted = end - first;
+            for (size_t i = 0; i < n; i++)
+                units[i] = units_of(kinds[i], counted);
+        }
+        for (size_t i = 0; i < n; i++)
+            pages[i] += units[i] * pages_of(seq);
     }
-    return sum;
-}
-
-static double ns_of_job(const struct mla_kernels_facts *facts, const struct plan_request *request,
-                        const struct plan_job *job)
-{
-    return unit_pages_of_job(facts, request, job) * facts->costs.page_ns / facts->device.resident_units;
+    for (size_t i = 0; i < n; i++)
+        ns[i] += pages[i] * kinds[i]->costs.page_ns / kinds[i]->device.resident_units;
 }
 
 /* Of kinds by the time that each would take. */
@@ -46,13 +49,6 @@ static size_t fastest(const double *ns, size_t n)
         if (ns[i] < SHARE_AT_MOST * ns[best])
             best = i;
     return best;
-}
-
-static void add_job(const struct mla_kernels_facts *const *kinds, size_t n, const struct plan_request *request,
-                    const struct plan_job *job, double *ns)
-{
-    for (size_t i = 0; i < n; i++)
-        ns[i] += ns_of_job(kinds[i], request, job);
 }
 
 /* What a batch-invariant job takes, whatever part of it is asked for. */

@@ -13,8 +13,8 @@ bool kernels_can_park(const struct mla_kernels *kernels)
     return kernels->park != NULL;
 }
 
-int kernels_launch_parked(const struct mla_kernels *k, CUstream stream, const struct mla_kernels_launch *launch,
-                          const struct kernels_park *park, CUresult *result)
+int kernels_launch_park(const struct mla_kernels *k, CUstream stream, const struct mla_kernels_launch *launch,
+                        const struct kernels_park *park, CUresult *result)
 {
     struct mla_sm90_launch units;
     if (!k->park)
@@ -47,8 +47,15 @@ int kernels_launch_parked(const struct mla_kernels *k, CUstream stream, const st
     CUresult r = k->driver->cuLaunchKernelEx(&config, k->park, parameters, NULL);
     if (result)
         *result = r;
-    if (r != CUDA_SUCCESS)
-        return -EIO;
-    return mla_kernels_launch_some(
-        k, stream, launch, MLA_KERNELS_PREPARE | MLA_KERNELS_DECODE | MLA_KERNELS_REDUCE | KERNELS_BEHIND_PARK, result);
+    return r == CUDA_SUCCESS ? 0 : -EIO;
+}
+
+int kernels_launch_parked(const struct mla_kernels *k, CUstream stream, const struct mla_kernels_launch *launch,
+                          const struct kernels_park *park, CUresult *result)
+{
+    int rc = kernels_launch_park(k, stream, launch, park, result);
+    return rc != 0 ? rc
+                   : mla_kernels_launch_some(
+                         k, stream, launch,
+                         MLA_KERNELS_PREPARE | MLA_KERNELS_DECODE | MLA_KERNELS_REDUCE | KERNELS_BEHIND_PARK, result);
 }

@@ -26,4 +26,8 @@ bool kernels_can_park(const struct mla_kernels *kernels);
 int kernels_launch_parked(const struct mla_kernels *kernels, CUstream stream, const struct mla_kernels_launch *launch,
                           const struct kernels_park *park, CUresult *result);
 
+/* The park kernel alone, for a caller that puts the launch behind it as it likes. */
+int kernels_launch_park(const struct mla_kernels *kernels, CUstream stream, const struct mla_kernels_launch *launch,
+                        const struct kernels_park *park, CUresult *result);
+
 #endif

@@ -240,6 +240,39 @@ START_TEST(a_word_that_is_nearly_late)
 }
 END_TEST
 
+/* Layers whose plan stays become graphs after a while; those that wait on the stream keep the kernel that waits in
+ * front of theirs. The first layer of a step is not written ahead of its word, so it stays as it is where none waits.
+ */
+START_TEST(layers_become_graphs)
+{
+    const bool parked = _i == 0;
+    const uint32_t most = BE_STEPS_BATCHES * (CU_GRAPH_STEPS_AFTER + 1) / (LAYERS - 1) + 1;
+    uint32_t rounds = 0, after = 0;
+    ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", "", 1), 0);
+    ck_assert_int_eq(setenv("CUDA_LAUNCH_BLOCKING", parked ? "0" : "1", 1), 0);
+    struct rig rig = step_rig();
+    struct stepper s;
+    step_make(&s, &rig, 10);
+    for (uint32_t i = 0; i < LAYERS; i++)
+        s.layers[i]->jobs[0]->keep_reference = true;
+    step_warm_up(&rig);
+    for (; after < 4; rounds++) {
+        uint64_t graphs = step_calls(MLA_FAKE_cuGraphLaunch);
+        ck_assert_uint_lt(rounds, most);
+        step_again(&s);
+        for (uint32_t i = 0; i < LAYERS; i++)
+            step_layer(&s, i);
+        step_ends_well(&s);
+        after += step_calls(MLA_FAKE_cuGraphLaunch) > graphs;
+    }
+    ck_assert_uint_gt(rounds, CU_GRAPH_STEPS_AFTER / LAYERS + 4); /* not at once */
+    ck_assert_uint_ge(step_calls(MLA_FAKE_cuGraphInstantiate), 1);
+    ck_assert_uint_le(step_calls(MLA_FAKE_cuGraphInstantiate), BE_STEPS_BATCHES);
+    step_drop(&s);
+    rig_close(&rig);
+}
+END_TEST
+
 /* A worker that takes its word back: whether it was seen, and by whom, is all the same. The done word comes when this
  * thread's side has seen it, and only behind outputs that are right, since the memory stayed as it was. */
 START_TEST(a_word_that_flickers)
@@ -354,6 +387,7 @@ MLA_SUITE(be_cuda_park)
     tcase_add_loop_test(tc, a_word_that_comes_as_it_is_let_go, 0, 3);
     tcase_add_test(tc, a_word_that_is_late);
     tcase_add_test(tc, a_word_that_is_nearly_late);
+    tcase_add_loop_test(tc, layers_become_graphs, 0, 2);
     tcase_add_test(tc, a_word_that_flickers);
     tcase_add_loop_test(tc, the_device_is_lost, 0, 7);
     tcase_add_test(tc, closed_in_front_of_a_layer);

@@ -18,6 +18,7 @@ struct rig step_rig(void)
 {
     cu_park_most_ns = 60 * MLA_NS_PER_S;
     ck_assert_int_eq(setenv("MLA_FAKE_CUDA", "mps=1", 1), 0);
+    ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", "0", 0), 0); /* launches are counted */
     return cuda_rig();
 }
 

@@ -29,17 +29,18 @@
 #include "kernels/host/cuda_driver.h"
 #include "kernels/host/mla_kernels.h"
 
-#define CU_SLOTS           8u           /* requests that have begun and not ended */
-#define CU_BLOB_BYTES      (256u << 10) /* of a slot; larger plans go to the workspace, through pageable memory */
-#define CU_SCRATCH_BYTES   (24u << 20)  /* of the workspace, beside be_config's; more leaves less for partials */
-#define CU_WORKSPACE_ALIGN 256u
-#define CU_STATUS_WORDS    512u        /* of a slot, all alike: what an abort writes, in pieces of this size */
-#define CU_HOST_BYTES      (64u << 20) /* be_config.host_bytes 0 */
-#define CU_PAUSE_MIN_NS    UINT64_C(20000)
-#define CU_STEP_SPIN_NS    UINT64_C(500000)  /* polled so long without a pause while a step is in flight, or spin_us */
-#define CU_QUERY_NS        UINT64_C(1000000) /* between two questions to the driver whether all is well, while busy */
-#define CU_TIMED_EVERY     16u               /* launches, of which two are timed by the device: events cost time */
-#define CU_GRAPH_AFTER     3u                /* launches of the same records: graph.c */
+#define CU_SLOTS             8u           /* requests that have begun and not ended */
+#define CU_BLOB_BYTES        (256u << 10) /* of a slot; larger plans go to the workspace, through pageable memory */
+#define CU_SCRATCH_BYTES     (24u << 20)  /* of the workspace, beside be_config's; more leaves less for partials */
+#define CU_WORKSPACE_ALIGN   256u
+#define CU_STATUS_WORDS      512u        /* of a slot, all alike: what an abort writes, in pieces of this size */
+#define CU_HOST_BYTES        (64u << 20) /* be_config.host_bytes 0 */
+#define CU_PAUSE_MIN_NS      UINT64_C(20000)
+#define CU_STEP_SPIN_NS      UINT64_C(500000) /* polled so long without a pause while a step is in flight, or spin_us */
+#define CU_QUERY_NS          UINT64_C(1000000) /* between two questions to the driver whether all is well, while busy */
+#define CU_TIMED_EVERY       16u               /* launches, of which two are timed by the device: events cost time */
+#define CU_GRAPH_AFTER       3u                /* launches of the same records: graph.c */
+#define CU_GRAPH_STEPS_AFTER 64u               /* the same, of layers of steps; two places take turns */
 
 /* An allocation of another process, opened once however many regions lie in it. */
 struct cu_ipc {
@@ -145,8 +146,12 @@ struct cu_options {
     bool parks;        /* park.c */
     bool programmatic; /* kernels of a launch overlap where they can */
     bool chains;       /* and launches in a row */
-    bool graphs;       /* graph.c */
-    bool own_costs;    /* not the kernels' */
+    enum cu_graphs {
+        CU_GRAPHS_NONE,
+        CU_GRAPHS_STEPS, /* layers of steps, whose plan stays */
+        CU_GRAPHS_ALL
+    } graphs;       /* graph.c */
+    bool own_costs; /* not the kernels' */
     struct plan_costs costs;
 };
 
@@ -255,10 +260,11 @@ bool cu_put_end(struct backend *be, struct cu_slot *slot, const struct be_batch 
 
 /* graph.c: on the GPU thread. */
 
-/* The copy and the kernels behind it on the stream, as a graph; false: it is for the caller to put them there, if the
- * device is not lost. graph: of the place of these records. */
-bool cu_graph_run(struct backend *be, struct cu_graph *graph, const struct mla_kernels *kernels,
-                  const struct mla_kernels_launch *launch, const struct cu_copy *copy);
+/* Whether the copy and the kernels behind it are a graph by now; false: it is for the caller to put them on the stream,
+ * if the device is not lost. graph: of the place of these records. */
+bool cu_graph_ready(struct backend *be, struct cu_graph *graph, const struct mla_kernels *kernels,
+                    const struct mla_kernels_launch *launch, const struct cu_copy *copy);
+bool cu_graph_launch(struct backend *be, struct cu_graph *graph);
 void cu_graph_close(struct backend *be, struct cu_graph *graph);
 
 /* park.c: on the GPU thread. */

@@ -1,8 +1,8 @@
 /* Launches that come again and again as graphs: one call of the driver instead of four.
  *
  * A launch is told by its record (addresses and counts) and the copy in front of it; what they point to may change.
- * When the same has come CU_GRAPH_AFTER times to a place its records are written to, it is captured; another one there
- * lets go of the graph.
+ * When the same has come so often to a place its records are written to that what a capture costs has been earned back
+ * before it would be again, it is captured; another one there lets go of the graph.
  */
 #include <string.h>
 
@@ -54,20 +54,26 @@ static void capture(struct backend *be, struct cu_graph *graph)
     if (r == CUDA_SUCCESS)
         return;
     graph->exec = NULL;
-    be->options.graphs = false;
+    be->options.graphs = CU_GRAPHS_NONE;
     cu_ok(be, r, call);
 }
 
-bool cu_graph_run(struct backend *be, struct cu_graph *graph, const struct mla_kernels *kernels,
-                  const struct mla_kernels_launch *launch, const struct cu_copy *copy)
+bool cu_graph_ready(struct backend *be, struct cu_graph *graph, const struct mla_kernels *kernels,
+                    const struct mla_kernels_launch *launch, const struct cu_copy *copy)
 {
-    if (!be->options.graphs)
+    uint32_t after = be->options.graphs == CU_GRAPHS_ALL ? CU_GRAPH_AFTER : CU_GRAPH_STEPS_AFTER;
+    if (be->options.graphs == CU_GRAPHS_NONE)
         return false;
     if (!is_of(graph, kernels, launch, copy)) {
         cu_graph_close(be, graph);
         *graph = (struct cu_graph){.kernels = kernels, .launch = *launch, .copy = *copy};
     }
-    if (!graph->exec && ++graph->uses > CU_GRAPH_AFTER && !be->lost)
+    if (!graph->exec && ++graph->uses > after && !be->lost)
         capture(be, graph);
-    return graph->exec && !be->lost && cu_call_ok(be, be->cu.cuGraphLaunch(graph->exec, be->stream), "cuGraphLaunch");
+    return graph->exec && !be->lost;
+}
+
+bool cu_graph_launch(struct backend *be, struct cu_graph *graph)
+{
+    return cu_call_ok(be, be->cu.cuGraphLaunch(graph->exec, be->stream), "cuGraphLaunch");
 }

@@ -256,7 +256,19 @@ bool cu_ahead_write(struct backend *be)
     return true;
 }
 
-/* What was written ahead, or the slot's. copy: what is left to be copied; graph: of the place, NULL: none. */
+static bool wait_for_ahead(struct backend *be, const struct cu_ahead *ahead)
+{
+    return cu_call_ok(be, be->cu.cuStreamWaitEvent(be->stream, ahead->copied, CU_EVENT_WAIT_DEFAULT),
+                      "cuStreamWaitEvent");
+}
+
+static bool is_graph(struct backend *be, const struct cu_slot *slot, const struct mla_kernels_launch *launch,
+                     const struct cu_copy *copy, struct cu_graph *graph)
+{
+    return cu_graph_ready(be, graph, cu_kernels_of(be, slot->request->batch->plan), launch, copy);
+}
+
+/* What was written ahead, or the slot's. copy: what is left to be copied; graph: which they have become, NULL: none. */
 static bool put_records(struct backend *be, struct cu_slot *slot, struct mla_kernels_launch *launch,
                         struct cu_copy *copy, struct cu_graph **graph)
 {
@@ -267,12 +279,19 @@ static bool put_records(struct backend *be, struct cu_slot *slot, struct mla_ker
     if (!b || !b->prepared) {
         if (!put_blob(be, slot->request->batch, slot, launch, copy))
             return false;
-        if (copy->bytes != 0) /* nothing runs, so it matters when this one begins */
+        /* Nothing runs, so it matters when this one begins. */
+        if (copy->bytes != 0 && be->options.graphs == CU_GRAPHS_ALL && is_graph(be, slot, launch, copy, &slot->graph))
             *graph = &slot->graph;
         return true;
     }
     struct cu_ahead *ahead = &be->ahead[index];
     *launch = ahead->launch;
+    if (!be->options.blob_pinned && is_graph(be, slot, launch, copy, &ahead->graph)) {
+        *graph = &ahead->graph;
+        return wait_for_ahead(be, ahead);
+    }
+    if (be->lost)
+        return false;
     /* The copy that was made ahead is behind an event, which takes a call and the device's time, too. But kernels that
      * are launched so are not those that wait on the stream, which must have been loaded. */
     if (!be->options.parks && goes_with_launch(be, cu_kernels_of(be, b->batch.plan), launch, ahead->bytes)) {
@@ -280,10 +299,7 @@ static bool put_records(struct backend *be, struct cu_slot *slot, struct mla_ker
             .to = ahead->blob_device_copy, .from = ahead->blob, .bytes = ahead->bytes, .with_launch = true};
         return true;
     }
-    *graph = &ahead->graph;
-    return be->options.blob_pinned ||
-           cu_call_ok(be, be->cu.cuStreamWaitEvent(be->stream, ahead->copied, CU_EVENT_WAIT_DEFAULT),
-                      "cuStreamWaitEvent");
+    return be->options.blob_pinned || wait_for_ahead(be, ahead);
 }
 
 static int put_kernels(struct backend *be, const struct mla_kernels *kernels, const struct mla_kernels_launch *launch,
@@ -301,8 +317,8 @@ static bool run(struct backend *be, const struct plan *plan, const struct mla_ke
     CUresult r = CUDA_ERROR_UNKNOWN;
     struct cu_ran *ran = cu_ran_of(be, plan);
     struct mla_kernels *kernels = cu_kernels_of(be, plan);
-    if (graph && cu_graph_run(be, graph, kernels, launch, copy))
-        return true;
+    if (graph)
+        return cu_graph_launch(be, graph);
     if (be->lost || (!copy->with_launch && !put_copy(be, copy, be->stream)))
         return false;
     if (put_kernels(be, kernels, launch, copy, &r) == 0) {

@@ -166,10 +166,13 @@ static void copy_options(struct cu_options *o, const struct be_config *config)
     o->parks = park && strcmp(park, "1") == 0 && launches_may_wait();
     o->blob_pageable = blob && strcmp(blob, "pageable") == 0;
     o->blob_pinned = blob && strcmp(blob, "pinned") == 0;
-    o->graphs = graphs && strcmp(graphs, "1") == 0 && !o->blob_pageable;
-    o->chains = chain && strcmp(chain, "1") == 0 && o->programmatic && !o->graphs;
+    o->graphs = graphs && strcmp(graphs, "1") == 0 ? CU_GRAPHS_ALL : CU_GRAPHS_STEPS;
+    if (o->blob_pageable || (graphs && strcmp(graphs, "0") == 0))
+        o->graphs = CU_GRAPHS_NONE;
+    o->chains = chain && strcmp(chain, "1") == 0 && o->programmatic && o->graphs != CU_GRAPHS_ALL;
     o->blob_always = blob && blob[0] != '\0' ? strcmp(blob, "inline") == 0 : o->chains;
-    o->blob_inline = o->blob_always || (!o->graphs && (!blob || blob[0] == '\0')); /* a graph copies anew */
+    o->blob_inline =
+        o->blob_always || (o->graphs != CU_GRAPHS_ALL && (!blob || blob[0] == '\0')); /* a graph copies anew */
     o->own_costs = config->costs != NULL;
     if (o->own_costs)
         o->costs = *config->costs;
@@ -186,12 +189,11 @@ static uint64_t scratch_with(const struct mla_kernels *kernels, const struct pla
 /* A job's company may change which kernels it takes. */
 static uint64_t cuda_scratch_bytes(const struct backend *be, const struct plan_request *request)
 {
-    uint64_t most = 0;
-    for (struct mla_kernels *k = be->kernels; k; k = mla_kernels_few_rows(k)) {
-        uint64_t bytes = scratch_with(k, request);
-        most = bytes > most ? bytes : most;
-    }
-    return most;
+    struct mla_kernels *last = be->kernels, *next;
+    while ((next = mla_kernels_few_rows(last)) != NULL)
+        last = next; /* with the most units, whose scratch is the largest but for what the first ones have */
+    uint64_t most = scratch_with(be->kernels, request), few = last != be->kernels ? scratch_with(last, request) : 0;
+    return most > few ? most : few;
 }
 
 static void cuda_fit(const struct backend *be, struct plan_request *request)

@@ -110,10 +110,17 @@ void cu_park(struct backend *be, struct be_steps_batch *b, uint32_t index)
     if (!cu_call_ok(be, be->cu.cuStreamWaitEvent(be->stream, be->ahead[index].copied, CU_EVENT_WAIT_DEFAULT),
                     "cuStreamWaitEvent"))
         return;
-    if (kernels_launch_parked(cu_kernels_of(be, b->batch.plan), be->stream, &be->ahead[index].launch, &how, &r) != 0) {
+    const struct mla_kernels *kernels = cu_kernels_of(be, b->batch.plan);
+    struct cu_ahead *ahead = &be->ahead[index];
+    bool graph = cu_graph_ready(be, &ahead->graph, kernels, &ahead->launch, &(struct cu_copy){.bytes = 0});
+    if (be->lost)
+        return;
+    if ((graph ? kernels_launch_park : kernels_launch_parked)(kernels, be->stream, &ahead->launch, &how, &r) != 0) {
         cu_lose(be, r, "cuLaunchKernelEx");
         return;
     }
+    if (graph && !cu_graph_launch(be, &ahead->graph))
+        return;
     park->parked = b;
     park->prepared_at = b->prepared_at;
 }
