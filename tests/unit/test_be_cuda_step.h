@@ -29,7 +29,8 @@ struct stepper {
     struct ticket ticket;
 };
 
-/* Behind an MPS server, and without graphs unless the environment says so: elsewhere nothing waits. What waits does so for long: this machine may be slow. */
+/* Behind an MPS server, and without graphs unless the environment says so: elsewhere nothing waits. What waits does so
+ * for long: this machine may be slow. */
 struct rig step_rig(void);
 
 struct dc *step_case(struct rig *rig, uint64_t seed);
