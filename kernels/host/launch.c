@@ -213,7 +213,7 @@ static struct grid prepare_grid(const struct mla_kernels *k, const struct mla_ke
     return grid;
 }
 
-/* As many CTAs to a tile as run at the same time on the device, at most one for each row. */
+/* As many CTAs to a tile as run at the same time on the device, at most what the manifest says. */
 static struct grid reduce_grid(const struct mla_kernels *k, const struct mla_kernels_launch *launch)
 {
     const struct kernels_section *s = &k->section;

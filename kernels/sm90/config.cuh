@@ -1,13 +1,13 @@
-/* The shape of the Hopper kernel: a cluster of two CTAs for 128 rows, its shared memory, barriers and registers. With
- * MLA_SM90_CLUSTER 1 the same for 64 rows on one CTA, which has all channels of them: for sequences with few rows,
- * which such units read twice as fast.
+/* The shape of the Hopper kernels: a cluster of two CTAs for 128 rows, its shared memory, barriers and registers. With
+ * MLA_SM90_CLUSTER 1 the same for one CTA, which has all channels of its 64 rows: for sequences with few rows, which
+ * such units read twice as fast. With MLA_SM90_ROWS 48 or 32 a CTA has so many rows instead of 64.
  *
- *   warps  0- 7  two PV warpgroups: O^T (256 of 512 channels of this CTA, 128 rows) in registers
- *   warps  8-15  two QK warpgroups: scores and softmax of this CTA's 64 rows, even and odd pages in turn
+ *   warps  0- 7  two PV warpgroups: O^T (256 of 512 channels of this CTA, all rows) in registers
+ *   warps  8-15  two QK warpgroups: scores and softmax of this CTA's rows, even and odd pages in turn
  *
  * A page of 64 keys is loaded once per cluster (each CTA fetches half, multicast to both). Each CTA makes P for its own
- * 64 rows and sends it to the other, since each needs all 128 rows for its half of the channels. Rings count pages
- * over all items of the cluster, for ever; so do parities, the turn of the QK groups and the loads ahead.
+ * rows and sends it to the other, since each needs all rows for its half of the channels. Rings count pages over all
+ * items of the cluster, for ever; so do parities, the turn of the QK groups and the loads ahead.
  */
 #ifndef MLA_KERNELS_SM90_CONFIG_CUH
 #define MLA_KERNELS_SM90_CONFIG_CUH

@@ -1,9 +1,9 @@
 /* What the Hopper kernels need beside the records of abi.h. Host and device; plain C11.
  *
- * unit: up to 128 rows of one item (64 for clusters of one CTA), worked on by one cluster. The prepare kernel resolves,
- * once per launch, all that the callers' device memory decides (lengths, visible counts, page ids) into the scratch
- * arrays, checks it, and makes one flat record per unit, so that what the two CTAs of a cluster do can never come
- * apart, whatever is written there meanwhile.
+ * unit: up to rows_per_unit rows (kernels.ini, 128 at most) of one item, worked on by one cluster. The prepare kernel
+ * resolves, once per launch, all that the callers' device memory decides (lengths, visible counts, page ids) into the
+ * scratch arrays, checks it, and makes one flat record per unit, so that what the two CTAs of a cluster do can never
+ * come apart, whatever is written there meanwhile.
  */
 #ifndef MLA_KERNELS_SM90_LAUNCH_H
 #define MLA_KERNELS_SM90_LAUNCH_H

@@ -180,6 +180,11 @@ __device__ __forceinline__ void multiply(float (&o)[48], const uint32_t (&a)[4],
     wgmma_m64n96k32_rs(o, a, p, 1);
 }
 
+__device__ __forceinline__ void multiply(float (&o)[32], const uint32_t (&a)[4], uint64_t p)
+{
+    wgmma_m64n64k32_rs(o, a, p, 1);
+}
+
 __device__ __forceinline__ void multiply(float (&o)[24], const uint32_t (&a)[4], uint64_t p)
 {
     wgmma_m64n48k32_rs(o, a, p, 1);
@@ -188,11 +193,6 @@ __device__ __forceinline__ void multiply(float (&o)[24], const uint32_t (&a)[4],
 __device__ __forceinline__ void multiply(float (&o)[16], const uint32_t (&a)[4], uint64_t p)
 {
     wgmma_m64n32k32_rs(o, a, p, 1);
-}
-
-__device__ __forceinline__ void multiply(float (&o)[32], const uint32_t (&a)[4], uint64_t p)
-{
-    wgmma_m64n64k32_rs(o, a, p, 1);
 }
 
 /* O += V^T P of kAtOnce blocks of a page: 64 channels x all rows x 32 keys at a time, since each instruction waits for
