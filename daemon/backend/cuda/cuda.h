@@ -8,10 +8,11 @@
  * pageable memory. MLA_CUDA_PLAIN_LAUNCHES=1: no kernel begins before the one in front of it has ended.
  * MLA_CUDA_CHAIN=1: a launch begins while the one before it ends, with its records (unless MLA_CUDA_BLOB says
  * otherwise), and a kernel instead of the stream tells its end.
- * MLA_CUDA_GRAPHS=1: launches that come again with the same records go as graphs, in one call.
+ * MLA_CUDA_GRAPHS=1: batches that come again with the same plan, with nothing running, go as graphs, in one call of the
+ * driver, as layers of steps do when their plan stays; and layers do so sooner. =0: neither do.
  * MLA_CUDA_PARK=1: behind an MPS server the next layer of a lone step is put on the stream before its word has come,
  * for which a kernel of one warp waits there; but not with the driver's own CUDA_LAUNCH_BLOCKING=1 or
- * CUDA_DEVICE_MAX_CONNECTIONS=1. Off otherwise, as graphs are: tests/README.md has what they do to times on a GPU.
+ * CUDA_DEVICE_MAX_CONNECTIONS=1. Off otherwise. tests/README.md has what these do to times on a GPU.
  */
 #ifndef MLA_DAEMON_BACKEND_CUDA_CUDA_H
 #define MLA_DAEMON_BACKEND_CUDA_CUDA_H
