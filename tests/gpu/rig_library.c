@@ -14,15 +14,16 @@
  * O was seen to be off by at most, with room, relative to its row. */
 #define ACCURACY_F16_P 3e-3
 
-/* baseline: for measuring only; opened when MLA_TEST_VARIANT names it. */
+/* by_name: opened only when MLA_TEST_VARIANT names it. */
 static const struct variant {
     const char *name;
     double accuracy;
-    bool baseline;
+    bool by_name;
 } variants[] = {
     {"sm90", REF_ACCURACY_E4M3_P, false},      {"sm90-64", REF_ACCURACY_E4M3_P, false},
     {"generic-sm_90a", ACCURACY_F16_P, false}, {"generic-compute_80", ACCURACY_F16_P, false},
-    {"mla1", REF_ACCURACY_E4M3_P, true},
+    {"sm90-96", REF_ACCURACY_E4M3_P, true},    {"sm90-48", REF_ACCURACY_E4M3_P, true},
+    {"sm90-32", REF_ACCURACY_E4M3_P, true},    {"mla1", REF_ACCURACY_E4M3_P, true},
 };
 
 /* Memory beyond the partials that a launch of any case here may need. */
@@ -81,7 +82,16 @@ int lib_probe(void)
 
 int rig_backends(void)
 {
-    return sizeof(variants) / sizeof(variants[0]);
+    const char *only = getenv("MLA_TEST_VARIANT");
+    const int n = sizeof(variants) / sizeof(variants[0]);
+    bool known = only == NULL;
+    for (int i = 0; i < n; i++)
+        known |= only != NULL && strcmp(only, variants[i].name) == 0;
+    if (!known) { /* or every test would pass without having run */
+        fprintf(stderr, "MLA_TEST_VARIANT=%s: no variant that is tested\n", only);
+        exit(1);
+    }
+    return n;
 }
 
 static void take_facts(uint64_t workspace_bytes)
@@ -103,7 +113,7 @@ bool rig_open_config(struct rig *rig, int index, const struct be_config *config)
     memset(rig, 0, sizeof(*rig));
     memset(&lib, 0, sizeof(lib));
     const struct variant *variant = &variants[index];
-    if (only != NULL ? strcmp(only, variant->name) != 0 : variant->baseline)
+    if (only != NULL ? strcmp(only, variant->name) != 0 : variant->by_name)
         return false;
     lib_context();
     struct mla_kernels_options options = {

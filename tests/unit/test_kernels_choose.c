@@ -1,4 +1,4 @@
-/* Which of two kinds of kernels takes a launch: pure, by the shape alone. */
+/* Which of several kinds of kernels takes a launch: pure, by the shape alone. */
 #include <string.h>
 
 #include "kernels/host/internal.h"
