@@ -68,9 +68,9 @@ static uint32_t group_at(struct plan_work *w, uint32_t i, bool together, uint32_
     uint32_t first = plan_entry_tile(w->set[i]), n = 1;
     *units = plan_tile_units(w, first);
     for (; together && i + n < w->n_set; n++) {
-        uint32_t next = plan_tile_units(w, first + n);
         if (w->set[i + n] != w->set[i] + n || tiles[first + n].seq != tiles[first].seq)
             break;
+        uint32_t next = plan_tile_units(w, first + n);
         if (*units + next > TOGETHER_UNITS || *units + next > w->request->device.resident_units)
             break;
         *units += next;

@@ -132,7 +132,10 @@ MUTATION(reduce_elsewhere, "reads from", plan->reduces[1].partial_row++)
 /* Tiles. */
 MUTATION(missing_tile, "are in no tile", plan->n_tiles--)
 MUTATION(surplus_tile, "belongs to no rows", {
-    plan->tiles[6] = plan->tiles[5];
+    static struct mla_abi_tile more[7];
+    memcpy(more, plan->tiles, 6 * sizeof *more);
+    more[6] = more[5];
+    plan->tiles = more;
     plan->n_tiles++;
     plan->capacity.tiles++;
 })

@@ -40,17 +40,19 @@ int test_plan_try(const struct plan_request *request, struct test_plan *out)
     int rc = plan_bound(request, &capacity);
     if (rc != 0)
         return rc;
-    size_t tiles = (capacity.tiles + (size_t)1) * sizeof(struct mla_abi_tile);
-    size_t items = (capacity.items + (size_t)1) * sizeof(struct mla_abi_item);
-    size_t reduces = (capacity.reduces + (size_t)1) * sizeof(struct mla_abi_reduce);
-    char *memory = malloc(capacity.scratch_bytes + tiles + items + reduces);
-    ck_assert_ptr_nonnull(memory);
-    out->memory = memory;
+    /* Each by itself, so that sanitizers see what is read or written past its end. */
+    const size_t bytes[TEST_PLAN_ARRAYS] = {capacity.scratch_bytes, capacity.tiles * sizeof(struct mla_abi_tile),
+                                            capacity.items * sizeof(struct mla_abi_item),
+                                            capacity.reduces * sizeof(struct mla_abi_reduce)};
+    for (int i = 0; i < TEST_PLAN_ARRAYS; i++) {
+        out->memory[i] = malloc(bytes[i]);
+        ck_assert(bytes[i] == 0 || out->memory[i] != NULL);
+    }
     out->plan.capacity = capacity;
-    out->plan.scratch = memory;
-    out->plan.tiles = (void *)(memory + capacity.scratch_bytes);
-    out->plan.items = (void *)(memory + capacity.scratch_bytes + tiles);
-    out->plan.reduces = (void *)(memory + capacity.scratch_bytes + tiles + items);
+    out->plan.scratch = out->memory[0];
+    out->plan.tiles = out->memory[1];
+    out->plan.items = out->memory[2];
+    out->plan.reduces = out->memory[3];
     return plan_build(request, &out->plan);
 }
 
@@ -65,7 +67,8 @@ void test_plan_make(const struct plan_request *request, struct test_plan *out)
 
 void test_plan_free(struct test_plan *plan)
 {
-    free(plan->memory);
+    for (int i = 0; i < TEST_PLAN_ARRAYS; i++)
+        free(plan->memory[i]);
     memset(plan, 0, sizeof(*plan));
 }
 

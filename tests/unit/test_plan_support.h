@@ -4,10 +4,11 @@
 
 #include "kernels/plan/plan.h"
 
-/* A plan with the memory it lives in. */
+/* A plan with the memory it lives in: scratch, tiles, items, reduces. */
+#define TEST_PLAN_ARRAYS 4
 struct test_plan {
     struct plan plan;
-    void *memory;
+    void *memory[TEST_PLAN_ARRAYS];
 };
 
 /* A batch of equal sequences in one causal job, on a preset. */
