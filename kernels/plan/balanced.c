@@ -61,8 +61,17 @@ static bool free_together(struct plan_work *w, uint32_t units)
     return plan_timeline_look(&w->line, units) - first_ns <= w->page_ns;
 }
 
+/* Where contexts differ, what is left of a group that is cut seldom finds units that are free at the same time. */
+static bool goes_whole(const struct plan_work *w, uint32_t pages, uint64_t target_ns)
+{
+    bool ragged = plan_entry_pages(w->set[0]) != plan_entry_pages(w->set[w->n_set - 1]);
+    uint32_t cap = w->request->device.max_pages_per_item;
+    uint64_t end_ns = w->line.slots[0].free_ns + w->page_ns + w->whole_ns + pages * w->page_ns;
+    return !ragged || (end_ns <= target_ns && (cap == 0 || pages <= cap));
+}
+
 /* Tiles from entry i on that are laid as one, and their units: neighbours of one sequence with as many pages. */
-static uint32_t group_at(struct plan_work *w, uint32_t i, bool together, uint32_t *units)
+static uint32_t group_at(struct plan_work *w, uint32_t i, bool together, uint64_t target_ns, uint32_t *units)
 {
     const struct mla_abi_tile *tiles = w->plan->tiles;
     uint32_t first = plan_entry_tile(w->set[i]), n = 1;
@@ -75,7 +84,7 @@ static uint32_t group_at(struct plan_work *w, uint32_t i, bool together, uint32_
             break;
         *units += next;
     }
-    if (n > 1 && !free_together(w, *units)) {
+    if (n > 1 && !(free_together(w, *units) && goes_whole(w, plan_entry_pages(w->set[i]), target_ns))) {
         *units = plan_tile_units(w, first);
         n = 1;
     }
@@ -104,7 +113,7 @@ static int lay(struct plan_work *w, uint64_t target_ns, bool together, bool emit
         uint32_t pages = plan_entry_pages(w->set[i]);
         bool split = false;
         struct limits limits = {0};
-        group = group_at(w, i, together, &units);
+        group = group_at(w, i, together, target_ns, &units);
         do {
             uint64_t first_ns = w->line.slots[0].free_ns, start = plan_timeline_start(&w->line, units);
             if (group > 1 && start - first_ns > w->page_ns) {
@@ -276,7 +285,7 @@ void plan_balanced_choose(struct plan_work *w, const struct plan_cut *unsplit, s
         return;
     uint64_t cuts_ns;
     uint64_t low = least_target(w, &cuts_ns);
-    if (unsplit->end_ns <= low + cuts_ns || w->rows_max == 0)
+    if (unsplit->end_ns <= low + cuts_ns + low / SEARCH_GRAIN || w->rows_max == 0)
         return; /* all units are busy to the end as it is */
     if (!w->shares_pages) {
         search_apart(w, low, cuts_ns, unsplit, cut);
