@@ -222,16 +222,19 @@ static void run(struct cpu_device *d, struct be_request *request)
     }
 }
 
-/* Steps and batches take turns; other requests wait for neither. */
+/* Steps and batches take turns; other requests wait for neither. They run first, since those behind them that may run
+ * beside a batch must not overtake them: an UNWATCH its WATCH, say. */
 static bool run_something(struct cpu_device *d)
 {
     struct be_request *request = next_request(d);
     bool launch = request && request->op == BE_LAUNCH;
     struct be_steps_others others = {.waiting = launch};
+    if (request && !launch)
+        run(d, request);
     struct be_request *step = d->steps.n_ready != 0 ? be_steps_launch(&d->steps, mla_now_ns(), &others) : NULL;
     if (step)
         run_batch(d, step);
-    if (request && !(launch && step))
+    else if (launch)
         run(d, request);
     return request || step;
 }
