@@ -28,9 +28,10 @@
  *     mla_cuda_wait_done(words, done_word[l], 1, stream);
  *
  * and nothing that resets the words: the daemon does. A replay is cuGraphLaunch() and one mla_step_submit(), in either
- * order; lengths, tables and data are read anew from device memory. Replays may be queued ahead of their steps, which
- * are submitted one after the other. After a failed step, or without a daemon, the stream goes through all the same;
- * what tells is the step's status, not the words. Wait for the stream then, before the template is opened anew.
+ * order: the step first, and the daemon has it when the first layer is ready. Lengths, tables and data are read anew
+ * from device memory. Replays may be queued ahead of their steps, which are submitted one after the other. After a
+ * failed step, or without a daemon, the stream goes through all the same; what tells is the step's status, not the
+ * words. Wait for the stream then, before the template is opened anew.
  */
 #ifndef MLA_CUDA_H
 #define MLA_CUDA_H
