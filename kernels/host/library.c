@@ -175,9 +175,10 @@ static int fit_device(const struct opening *o)
         result = ask_reduce_occupancy(o->k);
     if (result != CUDA_SUCCESS)
         return driver_refuses(o, "asking for the kernels' occupancy", result);
-    if (units < s->tile_rows / s->rows_per_unit) {
-        snprintf(o->why, o->why_bytes, "[%s] needs %u units for a tile, %s runs %u at a time", s->name,
-                 s->tile_rows / s->rows_per_unit, o->k->facts.device_name, (unsigned)units);
+    uint32_t of_tile = kernels_units_of_rows(o->k, s->tile_rows);
+    if (units < of_tile) {
+        snprintf(o->why, o->why_bytes, "[%s] needs %u units for a tile, %s runs %u at a time", s->name, of_tile,
+                 o->k->facts.device_name, (unsigned)units);
         return -ENOTSUP;
     }
     device->resident_units = units < RESIDENT_UNITS_MAX ? (uint32_t)units : RESIDENT_UNITS_MAX;

@@ -1,5 +1,6 @@
 /* Launches of few rows take kernels of their own: chosen by be_fit(), launched by the plan. On the fake driver, which
  * checks that records and grid are of the same kernels. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,6 +105,27 @@ START_TEST(in_turn)
 }
 END_TEST
 
+/* Kinds of which the device cannot run a whole tile at a time are not there: units of 96 and of 48 rows do not divide
+ * one, so that it takes a unit more than it has rows of them. */
+START_TEST(tiles_fit_the_device)
+{
+    static const uint32_t heads[] = {32, 48, 64, 96, 128};
+    char sms[16];
+    snprintf(sms, sizeof sms, "sms=%d", _i);
+    ck_assert_int_eq(setenv("MLA_FAKE_CUDA", sms, 1), 0);
+    struct rig rig = cuda_rig();
+    for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
+        struct dc *c = new_case(&rig, heads[i], 1, 3, i);
+        dc_run(c);
+        uint32_t rows = c->plan.rows_per_unit;
+        ck_assert_uint_le((c->request.tile_rows + rows - 1) / rows, c->request.device.resident_units);
+        dc_check_all(c);
+        dc_free(c);
+    }
+    rig_close(&rig);
+}
+END_TEST
+
 /* What the scheduler adds up is enough for any. */
 START_TEST(scratch_is_for_any)
 {
@@ -135,5 +157,6 @@ MLA_SUITE(be_cuda_few_rows)
     tcase_add_test(tc, each_takes_its_own);
     tcase_add_test(tc, company);
     tcase_add_test(tc, in_turn);
+    tcase_add_loop_test(tc, tiles_fit_the_device, 4, 9);
     tcase_add_test(tc, scratch_is_for_any);
 }

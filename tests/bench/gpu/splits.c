@@ -64,7 +64,7 @@ static uint32_t uniform_most(const struct search *s)
     for (uint32_t i = 0; i < s->shape.n_seqs; i++) {
         uint64_t rows = (uint64_t)s->shape.seqs[i].q_len * s->shape.heads;
         uint64_t last = rows % rows_of_tile;
-        need += rows / rows_of_tile * (rows_of_tile / device->rows_per_unit) +
+        need += rows / rows_of_tile * ((rows_of_tile + device->rows_per_unit - 1) / device->rows_per_unit) +
                 (last + device->rows_per_unit - 1) / device->rows_per_unit;
         uint64_t of_seq = (s->shape.seqs[i].kv_len_max + MLA_ABI_PAGE_TOKENS - 1) / MLA_ABI_PAGE_TOKENS;
         pages = of_seq > pages ? of_seq : pages;
