@@ -71,9 +71,9 @@ static void fill_seqs(const uint8_t *p, size_t size, struct input *in)
 static struct plan make_arrays(const struct plan_capacity *c)
 {
     struct plan plan = {
-        .tiles = calloc(c->tiles + (size_t)1, sizeof(struct mla_abi_tile)),
-        .items = calloc(c->items + (size_t)1, sizeof(struct mla_abi_item)),
-        .reduces = calloc(c->reduces + (size_t)1, sizeof(struct mla_abi_reduce)),
+        .tiles = calloc(c->tiles, sizeof(struct mla_abi_tile)),
+        .items = calloc(c->items, sizeof(struct mla_abi_item)),
+        .reduces = calloc(c->reduces, sizeof(struct mla_abi_reduce)),
         .scratch = malloc(c->scratch_bytes),
         .capacity = *c,
     };
