@@ -334,6 +334,63 @@ START_TEST(many_requests_in_order)
 }
 END_TEST
 
+/* A request never overtakes one that it takes back, whatever runs meanwhile: here a layer whose word is there. */
+START_TEST(what_is_taken_back_has_begun)
+{
+    enum { ROUNDS = 100, READY = 0, DONE, NEVER, NEVER_DONE, WATCHED };
+    static struct ticket watches[ROUNDS];
+    struct words w;
+    if (!words_open(&w, _i))
+        return;
+    struct dc *c = dc_new(&w.rig);
+    dc_add(c, &(struct dc_shape){.heads = 16, .n_seqs = 1, .seqs = SEQS({1, 100}), .seed = 1});
+    dc_run(c);
+    struct be_layer layers[2];
+    struct be_step steps[2];
+    for (int i = 0; i < 2; i++) {
+        layers[i] = (struct be_layer){.ready = &w.daemon[(i == 0 ? READY : NEVER) * WORD],
+                                      .done = &w.daemon[(i == 0 ? DONE : NEVER_DONE) * WORD],
+                                      .ready_value = 1,
+                                      .done_value = 1,
+                                      .job = c->batch.jobs[0]};
+        steps[i] = (struct be_step){.layers = &layers[i],
+                                    .n_layers = 1,
+                                    .seqs = c->batch.seqs,
+                                    .plan = c->request,
+                                    .shape = 1,
+                                    .compat = 1,
+                                    .n_parts = 1};
+    }
+    for (int i = 0; i < ROUNDS; i++) {
+        struct ticket step = {.request = {.op = BE_STEP, .step = &steps[0]}};
+        struct ticket other = {.request = {.op = BE_STEP, .step = &steps[1]}};
+        struct ticket other_end = {
+            .request = {.op = BE_STEP_END, .step_end = {.step = &other.request, .code = MLA_CANCELLED}}};
+        struct ticket unwatch = {.request = {.op = BE_UNWATCH, .unwatch = &watches[i].request}};
+        struct ticket *behind[2][4] = {{&watches[i], &unwatch, &other, &other_end},
+                                       {&other, &other_end, &watches[i], &unwatch}};
+        watches[i] = watch_of(&w, WATCHED, 1);
+        store(&w, READY, 1);
+        store(&w, DONE, 0);
+        rig_submit(&w.rig, &step);
+        for (int k = 0; k < 4; k++)
+            rig_submit(&w.rig, behind[i % 2][k]);
+        rig_wait(&w.rig, &step);
+        rig_wait(&w.rig, &other);
+        rig_wait(&w.rig, &other_end);
+        rig_wait(&w.rig, &unwatch);
+        ck_assert_int_eq(step.error.code, MLA_OK);
+        ck_assert_int_eq(other.error.code, MLA_CANCELLED);
+    }
+    store(&w, WATCHED, 1);
+    rig_poll(&w.rig, 20);
+    for (int i = 0; i < ROUNDS; i++)
+        ck_assert_msg(watches[i].ready_at == 0, "watch %d goes on", i);
+    dc_free(c);
+    words_close(&w);
+}
+END_TEST
+
 /* The progress counter grows while nothing is asked for, at least once a second. */
 START_TEST(progress_while_idle)
 {
@@ -363,5 +420,6 @@ MLA_SUITE(backend_words)
     rig_add(tc, abort_writes_statuses_and_word);
     rig_add(tc, close_with_pending_watches);
     rig_add(tc, many_requests_in_order);
+    rig_add(tc, what_is_taken_back_has_begun);
     rig_add(tc, progress_while_idle);
 }
