@@ -268,6 +268,18 @@ static bool is_graph(struct backend *be, const struct cu_slot *slot, const struc
     return cu_graph_ready(be, graph, cu_kernels_of(be, slot->request->batch->plan), launch, copy);
 }
 
+/* The slot's records. copy: what is left to be copied; graph: which they have become, or as it was. */
+static bool put_slot_records(struct backend *be, struct cu_slot *slot, struct mla_kernels_launch *launch,
+                             struct cu_copy *copy, struct cu_graph **graph)
+{
+    if (!put_blob(be, slot->request->batch, slot, launch, copy))
+        return false;
+    /* Nothing runs, so it matters when this one begins. */
+    if (copy->bytes != 0 && be->options.graphs == CU_GRAPHS_ALL && is_graph(be, slot, launch, copy, &slot->graph))
+        *graph = &slot->graph;
+    return true;
+}
+
 /* What was written ahead, or the slot's. copy: what is left to be copied; graph: which they have become, NULL: none. */
 static bool put_records(struct backend *be, struct cu_slot *slot, struct mla_kernels_launch *launch,
                         struct cu_copy *copy, struct cu_graph **graph)
@@ -276,14 +288,8 @@ static bool put_records(struct backend *be, struct cu_slot *slot, struct mla_ker
     const struct be_steps_batch *b = be_steps_batch_of(&be->steps, slot->request, &index);
     *copy = (struct cu_copy){.bytes = 0};
     *graph = NULL;
-    if (!b || !b->prepared) {
-        if (!put_blob(be, slot->request->batch, slot, launch, copy))
-            return false;
-        /* Nothing runs, so it matters when this one begins. */
-        if (copy->bytes != 0 && be->options.graphs == CU_GRAPHS_ALL && is_graph(be, slot, launch, copy, &slot->graph))
-            *graph = &slot->graph;
-        return true;
-    }
+    if (!b || !b->prepared)
+        return put_slot_records(be, slot, launch, copy, graph);
     struct cu_ahead *ahead = &be->ahead[index];
     *launch = ahead->launch;
     if (!be->options.blob_pinned && is_graph(be, slot, launch, copy, &ahead->graph)) {
@@ -295,6 +301,8 @@ static bool put_records(struct backend *be, struct cu_slot *slot, struct mla_ker
     /* The copy that was made ahead is behind an event, which takes a call and the device's time, too. But kernels that
      * are launched so are not those that wait on the stream, which must have been loaded. */
     if (!be->options.parks && goes_with_launch(be, cu_kernels_of(be, b->batch.plan), launch, ahead->bytes)) {
+        if (!ahead_is_free(be, ahead)) /* nor may that copy come to a place while the launch brings the same there */
+            return !be->lost && put_slot_records(be, slot, launch, copy, graph);
         *copy = (struct cu_copy){
             .to = ahead->blob_device_copy, .from = ahead->blob, .bytes = ahead->bytes, .with_launch = true};
         return true;
