@@ -278,7 +278,7 @@ section_sanitizer() {
     return
   fi
   beside=2
-  for variant in generic-sm_90a sm90 sm90-64; do
+  for variant in generic-sm_90a sm90 sm90-96 sm90-64 sm90-48 sm90-32; do
     for tool in memcheck racecheck initcheck synccheck; do
       more=${MLA_SANITIZER_OPTIONS:-}
       [ "$tool" != racecheck ] || more="--racecheck-report all $more"
