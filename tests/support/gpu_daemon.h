@@ -3,6 +3,8 @@
 #ifndef MLA_TESTS_GPU_DAEMON_H
 #define MLA_TESTS_GPU_DAEMON_H
 
+#include <stdbool.h>
+
 #include "tests/support/daemon_fixture.h"
 #include "tests/support/worker.h"
 
@@ -30,6 +32,9 @@ bool gpu_is_fake(void);
 /* Where the machine's MPS server serves this process: "shared", else "isolated". $MLA_TEST_ISOLATION says what must be.
  */
 const char *gpu_isolation(void);
+
+/* Whether daemons that are started let layers wait in a kernel; true unless a test says otherwise. */
+extern bool gpu_daemon_parks;
 
 /* daemon_start() with the CUDA backend and 64 MiB of workspace; long jobs are not cut into launches. rules: of the fake
  * driver in the daemon, "" for none; ignored on a real one. */
