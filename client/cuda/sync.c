@@ -2,14 +2,12 @@
 #include <stdlib.h>
 
 #include "client/cuda/driver.h"
-#include "client/cuda/wait.h"
 
 struct mla_cuda_sync {
     void *host;
     CUdeviceptr device;
     size_t n_words;
     CUcontext context; /* the one that it is pinned in */
-    struct mlacu_wait wait;
 };
 
 static enum mla_status can_wait(const struct cuda_driver *cu)
@@ -43,7 +41,7 @@ static enum mla_status pin(const struct cuda_driver *cu, struct mla_cuda_sync *s
     return r == CUDA_SUCCESS ? MLA_OK : mlacu_driver_error(cu, r, call);
 }
 
-static enum mla_status attach(const struct mla_client *client, const struct mla_sync *sync, struct mla_cuda_sync **out)
+static enum mla_status attach(const struct mla_sync *sync, struct mla_cuda_sync **out)
 {
     const struct cuda_driver *cu = mlacu_ready();
     if (!cu)
@@ -62,7 +60,6 @@ static enum mla_status attach(const struct mla_client *client, const struct mla_
         free(s);
         return status;
     }
-    mlacu_wait_open(cu, client, &s->wait);
     *out = s;
     return MLA_OK;
 }
@@ -78,7 +75,7 @@ enum mla_status mla_cuda_sync_attach(struct mla_client *client, struct mla_sync 
     enum mla_status status = mla_watch_start(client);
     if (status != MLA_OK)
         return status;
-    return attach(client, sync, out) == MLA_OK ? MLA_OK : mlacu_tell(client);
+    return attach(sync, out) == MLA_OK ? MLA_OK : mlacu_tell(client);
 }
 
 enum mla_status mla_cuda_sync_detach(struct mla_cuda_sync *words)
@@ -90,17 +87,12 @@ enum mla_status mla_cuda_sync_detach(struct mla_cuda_sync *words)
     CUresult r = cu->cuCtxGetCurrent(&before);
     if (r == CUDA_SUCCESS && before != words->context)
         r = cu->cuCtxSetCurrent(words->context);
-    const char *call = "cuModuleUnload";
     if (r == CUDA_SUCCESS)
-        r = mlacu_wait_close(cu, &words->wait);
-    if (r == CUDA_SUCCESS) {
-        call = "cuMemHostUnregister";
         r = cu->cuMemHostUnregister(words->host);
-    }
     if (before != words->context)
         cu->cuCtxSetCurrent(before);
     if (r != CUDA_SUCCESS)
-        return mlacu_driver_error(cu, r, call);
+        return mlacu_driver_error(cu, r, "cuMemHostUnregister");
     free(words);
     return MLA_OK;
 }
@@ -135,11 +127,6 @@ enum mla_status mla_cuda_wait_done(const struct mla_cuda_sync *words, size_t ind
     if (!at)
         return no_word(words, index);
     const struct cuda_driver *cu = mlacu_driver();
-    const char *call = "cuLaunchKernelEx";
-    CUresult r = mlacu_wait_put(cu, &words->wait, at, value, stream);
-    if (r == CUDA_SUCCESS) {
-        call = "cuStreamWaitValue64";
-        r = cu->cuStreamWaitValue64(stream, at, value, CU_STREAM_WAIT_VALUE_GEQ);
-    }
-    return r == CUDA_SUCCESS ? MLA_OK : mlacu_driver_error(cu, r, call);
+    CUresult r = cu->cuStreamWaitValue64(stream, at, value, CU_STREAM_WAIT_VALUE_GEQ);
+    return r == CUDA_SUCCESS ? MLA_OK : mlacu_driver_error(cu, r, "cuStreamWaitValue64");
 }

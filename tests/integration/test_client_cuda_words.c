@@ -1,14 +1,12 @@
 /* Decodes in the order of the worker's stream, and what happens to a waiting stream when the daemon goes. */
 #include "tests/integration/test_client_cuda.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "daemon/util/clock.h"
-#include "tests/support/fake_cuda/fake_cuda.h"
 
 #define N 4u
 
@@ -76,15 +74,12 @@ static uint64_t word(const struct scene *s, size_t index)
     return mla_word_load(mla_sync_word(s->sync, index));
 }
 
-/* Each decode reads what the stream wrote in front of it, and the stream goes on behind it; also with a kernel that
- * waits first. */
+/* Each decode reads what the stream wrote in front of it, and the stream goes on behind it. */
 START_TEST(decodes_run_in_stream_order)
 {
     struct scene s;
     struct worker *w = &s.w;
-    if (_i)
-        ck_assert_int_eq(setenv("MLA_CUDA_WAIT", "kernel", 1), 0);
-    scene_start(&s, _i ? "mps=1" : "");
+    scene_start(&s, "");
     for (uint64_t value = 1; value <= 5; value++) {
         struct mla_decode_args a = ordered_args(&s, value);
         mla_request_id request;
@@ -112,39 +107,6 @@ START_TEST(decodes_run_in_stream_order)
         ck_assert(!mla_word_aborted(word(&s, DONE), value));
         MLA(w, mla_wait(w->client, request, LONG_US, NULL), MLA_OK);
     }
-    scene_stop(&s);
-}
-END_TEST
-
-static uint64_t kernel_launches(void)
-{
-    void (*fn)(struct mla_fake_report *) = NULL;
-    struct mla_fake_report report;
-    void *library = dlopen(getenv("MLA_CUDA_DRIVER"), RTLD_NOW | RTLD_LOCAL);
-    ck_assert_ptr_nonnull(library);
-    *(void **)&fn = dlsym(library, "mla_fake_report");
-    ck_assert_ptr_nonnull(fn);
-    fn(&report);
-    dlclose(library);
-    return report.calls[MLA_FAKE_cuLaunchKernelEx];
-}
-
-/* A kernel waits in front of the stream's own wait when it is asked for, and the daemon is behind an MPS server; what
- * it costs a word that never comes is bounded, and the stream waits on. */
-START_TEST(a_kernel_waits_first)
-{
-    struct scene s;
-    struct worker *w = &s.w;
-    if (_i != 0)
-        ck_assert_int_eq(setenv("MLA_CUDA_WAIT", "kernel", 1), 0);
-    scene_start(&s, _i == 1 ? "mps=0" : "mps=1");
-    uint64_t before = kernel_launches();
-    ck_assert_int_eq(mla_cuda_wait_done(s.words, DONE, 1, w->stream), MLA_OK);
-    ck_assert_uint_eq(kernel_launches() - before, _i == 2);
-    usleep(20000);
-    ck_assert_int_eq(w->cu.cuStreamQuery(w->stream), CUDA_ERROR_NOT_READY);
-    mla_word_store(mla_sync_word(s.sync, DONE), 1);
-    OK(w->cu.cuStreamSynchronize(w->stream));
     scene_stop(&s);
 }
 END_TEST
@@ -277,13 +239,12 @@ END_TEST
 MLA_SUITE(client_cuda_words)
 {
     TCase *tc = mla_tcase_timeout(suite, "words", 60);
-    tcase_add_loop_test(tc, decodes_run_in_stream_order, 0, 2);
+    tcase_add_test(tc, decodes_run_in_stream_order);
     tcase_add_loop_test(tc, jobs_that_fail_release_the_stream, 0, 2);
     tcase_add_test(tc, a_dead_daemon_releases_the_stream);
     tcase_add_test(tc, words_out_of_range);
     if (!worker_is_fake()) /* a real GPU's kernels are neither held nor lost at will */
         return;
-    tcase_add_loop_test(tc, a_kernel_waits_first, 0, 3);
     tcase_add_test(tc, a_daemon_killed_in_a_batch_releases_the_stream);
     tcase_add_test(tc, a_lost_device_releases_the_stream);
 }

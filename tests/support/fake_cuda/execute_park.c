@@ -65,13 +65,3 @@ void fake_park(CUstream stream, const struct mla_sm90_park *park)
     if (verdict != 0)
         __atomic_store_n((uint64_t *)at(park->verdict), verdict, __ATOMIC_RELEASE);
 }
-
-void fake_wait(CUstream stream, uint64_t word, uint64_t value, uint64_t most_ns)
-{
-    uint64_t begun = fake_now_ns(), waited = 0;
-    while ((int64_t)(load(word) - value) < 0 && waited < most_ns && !fake_stream_stopping(stream)) {
-        if (waited > SPIN_NS)
-            fake_sleep_ns(POLL_NS);
-        waited = fake_now_ns() - begun;
-    }
-}

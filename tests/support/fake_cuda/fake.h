@@ -196,10 +196,7 @@ struct fake_op {
             struct mla_sm90_end end;         /* FAKE_END */
             struct h128_args h128;           /* FAKE_H128_* */
             struct mla_sm90_park park;       /* FAKE_PARK */
-            struct {
-                uint64_t word, value, most_ns;
-            } wait;          /* FAKE_WAIT */
-            uint64_t number; /* FAKE_SPIN: nanoseconds; FAKE_READ: address */
+            uint64_t number;                 /* FAKE_SPIN: nanoseconds; FAKE_READ: address */
         } kernel;
     };
     void *staged; /* copy: pageable source, taken at the call; kernel: the parameter of one that has the blob in it */
@@ -268,8 +265,6 @@ void fake_scratch_free(struct fake_scratch *scratch);
 /* execute_park.c: what launches wait behind. */
 void fake_park_uses(struct fake_op *found, const struct mla_sm90_park *park);
 void fake_park(CUstream stream, const struct mla_sm90_park *park);
-/* And the kernel of client/cuda/wait.h. */
-void fake_wait(CUstream stream, uint64_t word, uint64_t value, uint64_t most_ns);
 /* execute_h128.c: what the baseline's kernels do, and some of what they use. */
 /* execute_inline.c: kernels whose parameter has the blob with it. The bytes of that, by the name; 0: no such kernel. */
 size_t fake_inline_bytes(const struct CUfunc_st *function);
@@ -321,7 +316,6 @@ enum fake_kernel {
     FAKE_DECODE_UNITS,
     FAKE_PREPARE,
     FAKE_PARK,
-    FAKE_WAIT,
     FAKE_REDUCE,
     FAKE_END,
     FAKE_H128_PACK,

@@ -100,13 +100,6 @@ FAKE_API CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction functio
     return CUDA_SUCCESS;
 }
 
-static void take_wait(struct fake_op *op, void **params)
-{
-    memcpy(&op->kernel.wait.word, params[0], sizeof op->kernel.wait.word);
-    memcpy(&op->kernel.wait.value, params[1], sizeof op->kernel.wait.value);
-    memcpy(&op->kernel.wait.most_ns, params[2], sizeof op->kernel.wait.most_ns);
-}
-
 FAKE_API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra)
 {
     FAKE_CALL(cuLaunchKernelEx, FAKE_CONTEXT);
@@ -127,8 +120,6 @@ FAKE_API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction func
     op->kernel.function = function;
     if (function->kernel == FAKE_SPIN || function->kernel == FAKE_READ)
         memcpy(&op->kernel.number, params[0], sizeof op->kernel.number);
-    else if (function->kernel == FAKE_WAIT)
-        take_wait(op, params);
     else if (function->kernel == FAKE_PARK)
         memcpy(&op->kernel.park, params[0], sizeof op->kernel.park);
     else if (fake_is_h128(function->kernel))
