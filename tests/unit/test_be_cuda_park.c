@@ -240,14 +240,17 @@ START_TEST(a_word_that_is_nearly_late)
 }
 END_TEST
 
+#define AFTER 12u
+
 /* Layers whose plan stays become graphs after a while; those that wait on the stream keep the kernel that waits in
  * front of theirs. The first layer of a step is not written ahead of its word, so it stays as it is where none waits.
  */
 START_TEST(layers_become_graphs)
 {
     const bool parked = _i == 0;
-    const uint32_t most = BE_STEPS_BATCHES * (CU_GRAPH_STEPS_AFTER + 1) / (LAYERS - 1) + 1;
+    const uint32_t most = BE_STEPS_BATCHES * (AFTER + 1) / (LAYERS - 1) + 1;
     uint32_t rounds = 0, after = 0;
+    cu_graph_steps_after = AFTER;
     ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", "", 1), 0);
     ck_assert_int_eq(setenv("CUDA_LAUNCH_BLOCKING", parked ? "0" : "1", 1), 0);
     struct rig rig = step_rig();
@@ -265,7 +268,7 @@ START_TEST(layers_become_graphs)
         step_ends_well(&s);
         after += step_calls(MLA_FAKE_cuGraphLaunch) > graphs;
     }
-    ck_assert_uint_gt(rounds, CU_GRAPH_STEPS_AFTER / LAYERS + 4); /* not at once */
+    ck_assert_uint_ge(rounds, AFTER / LAYERS + 3); /* not at once */
     ck_assert_uint_ge(step_calls(MLA_FAKE_cuGraphInstantiate), 1);
     ck_assert_uint_le(step_calls(MLA_FAKE_cuGraphInstantiate), BE_STEPS_BATCHES);
     step_drop(&s);

@@ -79,7 +79,7 @@ START_TEST(any_behind_any)
     uint64_t statuses[CASES][40];
     struct be_done_word done[CASES];
     struct prng prng = {_i + 1};
-    const int rounds = cuda_fake_report(&report) ? 3 : 400;
+    const int rounds = cuda_fake_report(&report) ? 2 : 400;
     mem_take(&rig, &page, &mem_memfd, 4096, MEM_SYNC);
     new_cases(&rig, c);
     for (uint32_t i = 0; i < CASES; i++) {

@@ -29,18 +29,17 @@
 #include "kernels/host/cuda_driver.h"
 #include "kernels/host/mla_kernels.h"
 
-#define CU_SLOTS             8u           /* requests that have begun and not ended */
-#define CU_BLOB_BYTES        (256u << 10) /* of a slot; larger plans go to the workspace, through pageable memory */
-#define CU_SCRATCH_BYTES     (24u << 20)  /* of the workspace, beside be_config's; more leaves less for partials */
-#define CU_WORKSPACE_ALIGN   256u
-#define CU_STATUS_WORDS      512u        /* of a slot, all alike: what an abort writes, in pieces of this size */
-#define CU_HOST_BYTES        (64u << 20) /* be_config.host_bytes 0 */
-#define CU_PAUSE_MIN_NS      UINT64_C(20000)
-#define CU_STEP_SPIN_NS      UINT64_C(500000) /* polled so long without a pause while a step is in flight, or spin_us */
-#define CU_QUERY_NS          UINT64_C(1000000) /* between two questions to the driver whether all is well, while busy */
-#define CU_TIMED_EVERY       16u               /* launches, of which two are timed by the device: events cost time */
-#define CU_GRAPH_AFTER       3u                /* launches of the same records: graph.c */
-#define CU_GRAPH_STEPS_AFTER 64u               /* the same, of layers of steps; two places take turns */
+#define CU_SLOTS           8u           /* requests that have begun and not ended */
+#define CU_BLOB_BYTES      (256u << 10) /* of a slot; larger plans go to the workspace, through pageable memory */
+#define CU_SCRATCH_BYTES   (24u << 20)  /* of the workspace, beside be_config's; more leaves less for partials */
+#define CU_WORKSPACE_ALIGN 256u
+#define CU_STATUS_WORDS    512u        /* of a slot, all alike: what an abort writes, in pieces of this size */
+#define CU_HOST_BYTES      (64u << 20) /* be_config.host_bytes 0 */
+#define CU_PAUSE_MIN_NS    UINT64_C(20000)
+#define CU_STEP_SPIN_NS    UINT64_C(500000)  /* polled so long without a pause while a step is in flight, or spin_us */
+#define CU_QUERY_NS        UINT64_C(1000000) /* between two questions to the driver whether all is well, while busy */
+#define CU_TIMED_EVERY     16u               /* launches, of which two are timed by the device: events cost time */
+#define CU_GRAPH_AFTER     3u                /* launches of the same records: graph.c */
 
 /* An allocation of another process, opened once however many regions lie in it. */
 struct cu_ipc {
@@ -265,6 +264,8 @@ bool cu_put_end(struct backend *be, struct cu_slot *slot, const struct be_batch 
 bool cu_graph_ready(struct backend *be, struct cu_graph *graph, const struct mla_kernels *kernels,
                     const struct mla_kernels_launch *launch, const struct cu_copy *copy);
 bool cu_graph_launch(struct backend *be, struct cu_graph *graph);
+/* Launches of the same records after which layers of steps do, other than batches; two places take turns. For tests. */
+extern _Atomic uint32_t cu_graph_steps_after;
 void cu_graph_close(struct backend *be, struct cu_graph *graph);
 
 /* park.c: on the GPU thread. */

@@ -8,6 +8,8 @@
 
 #include "daemon/backend/cuda/gpu.h"
 
+_Atomic uint32_t cu_graph_steps_after = 64;
+
 static bool is_of(const struct cu_graph *graph, const struct mla_kernels *kernels,
                   const struct mla_kernels_launch *launch, const struct cu_copy *copy)
 {
@@ -61,7 +63,7 @@ static void capture(struct backend *be, struct cu_graph *graph)
 bool cu_graph_ready(struct backend *be, struct cu_graph *graph, const struct mla_kernels *kernels,
                     const struct mla_kernels_launch *launch, const struct cu_copy *copy)
 {
-    uint32_t after = be->options.graphs == CU_GRAPHS_ALL ? CU_GRAPH_AFTER : CU_GRAPH_STEPS_AFTER;
+    uint32_t after = be->options.graphs == CU_GRAPHS_ALL ? CU_GRAPH_AFTER : cu_graph_steps_after;
     if (be->options.graphs == CU_GRAPHS_NONE)
         return false;
     if (!is_of(graph, kernels, launch, copy)) {
