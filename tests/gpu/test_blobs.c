@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/sm90/launch.h"
 #include "tests/gpu/rig_library.h"
 #include "tests/support/check_main.h"
 #include "tests/support/decode_case.h"
@@ -136,10 +137,52 @@ START_TEST(blobs_stay_behind)
 }
 END_TEST
 
+/* Records of sequences say whether all of their rows are in the launch: if not, what launches before it found wrong
+ * counts, too. That stays when they are written again. */
+START_TEST(records_tell_parts)
+{
+    static const struct {
+        uint64_t skip_rows, n_rows;
+        bool part[3];
+    } cuts[] = {{0, 0, {false, false, false}},
+                {0, 256, {false, true, false}},
+                {0, 128, {true, true, false}},
+                {128, 0, {true, false, false}},
+                {128, 128, {true, true, false}}};
+    struct rig rig;
+    if (!rig_open(&rig, _i))
+        return;
+    struct dc *c = dc_new(&rig);
+    dc_add(c, &(struct dc_shape){.heads = 128, .n_seqs = 3, .seqs = SEQS({2, 100}, {1, 50}, {0, 9})});
+    dc_plan(c);
+    const struct be_batch *batch = &c->batch;
+    static unsigned char blob[BLOB_CASE_BYTES] __attribute__((aligned(64)));
+    const uint64_t address = UINT64_C(1) << 32;
+    for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]) && mla_kernels_facts(lib.kernels)->scratch; i++) {
+        struct mla_kernels_launch launch;
+        c->plan_jobs[0].skip_rows = cuts[i].skip_rows;
+        c->plan_jobs[0].n_rows = cuts[i].n_rows;
+        ck_assert_int_eq(plan_build(&c->request, &c->plan), 0);
+        for (int again = 0; again < 2; again++) {
+            ck_assert_int_eq((again ? mla_kernels_blob_write_again : mla_kernels_blob_write)(
+                                 lib.kernels, &c->plan, batch->jobs, batch->n_jobs, batch->seqs, batch->n_seqs, blob,
+                                 address, lib.workspace, &launch),
+                             0);
+            const struct mla_sm90_seq *seqs = (const void *)(blob + (launch.more[0] - address));
+            for (uint32_t s = 0; s < 3; s++)
+                ck_assert_msg((seqs[s].flags & MLA_SM90_SEQ_PART) == cuts[i].part[s], "cut %zu, sequence %u", i, s);
+        }
+    }
+    dc_free(c);
+    rig_close(&rig);
+}
+END_TEST
+
 /* These run on the fake driver too. */
 MLA_SUITE(library_blobs)
 {
     TCase *tc = mla_tcase(suite, "library_blobs");
     rig_add(tc, blobs_go_with_launches);
     rig_add(tc, blobs_stay_behind);
+    rig_add(tc, records_tell_parts);
 }
