@@ -14,6 +14,7 @@
 /* One way to run the shape, and its plan. */
 struct variant {
     const char *name;
+    const char *kernels; /* what it is for: the kind, or "none" */
     struct plan_request request;
     struct plan_job job;
     struct plan plan;
@@ -64,14 +65,22 @@ static bool make_arrays(struct plan *plan)
     return plan->tiles != NULL && plan->items != NULL && plan->reduces != NULL && plan->scratch != NULL;
 }
 
-static int variant_make(FILE *err, const struct ctl_plan_options *o, const char *name, uint32_t tile_rows,
-                        uint32_t unit_ctas, bool padded, uint32_t sms, struct variant *v)
+/* What the plan is for: of the kinds that there may be, the one that libmla-kernels would take. */
+static void take_kind(const struct ctl_plan_options *o, uint32_t sms, struct variant *v)
+{
+    struct plan_kind kinds[PLAN_KINDS_MAX];
+    size_t n = ctl_plan_kinds(o, sms, v->request.tile_rows, kinds);
+    const struct plan_kind *kind = &kinds[plan_choose(kinds, n, &v->request)];
+    v->kernels = kind->name;
+    v->request.device = kind->device;
+    v->request.costs = kind->costs;
+}
+
+static int variant_make(FILE *err, const struct ctl_plan_options *o, const char *name, uint32_t tile_rows, bool padded,
+                        uint32_t sms, struct variant *v)
 {
     struct plan_request *r = &v->request;
     v->name = name;
-    (void)plan_device_preset(unit_ctas == 4 ? "reference" : "h200", &r->device, &r->costs);
-    r->device.sms = sms;
-    r->device.resident_units = sms / unit_ctas;
     r->policy = o->policy;
     r->tile_rows = tile_rows;
     r->heads = padded ? o->pad_heads : o->heads;
@@ -80,6 +89,7 @@ static int variant_make(FILE *err, const struct ctl_plan_options *o, const char 
     v->useful_rows = (uint64_t)o->batch * o->q_len * o->heads;
     if (!fill_seqs(o, padded, v))
         goto no_memory;
+    take_kind(o, sms, v);
     int rc = plan_bound(r, &v->plan.capacity);
     if (rc == 0 && v->plan.capacity.items > ITEMS_MAX && o->splits != 0) {
         fprintf(err, "mlactl plan: --splits %u makes more than %u items of this shape\n", o->splits, ITEMS_MAX);
@@ -118,6 +128,8 @@ static void print_json(struct json *j, const struct ctl_plan_options *o, const s
     json_string(j, "variant", v->name);
     json_u64(j, "sms", v->request.device.sms);
     json_string(j, "unit", unit);
+    json_string(j, "kernels", v->kernels);
+    json_string(j, "kernels_by", o->unit_ctas != 0 ? "forced" : "chosen as libmla-kernels does");
     json_string(j, "policy", ctl_plan_policy_name(o->policy));
     json_string(j, "chosen", o->splits != 0 ? "forced" : ctl_plan_policy_name(v->plan.chosen));
     json_u64(j, "tile_rows", v->request.tile_rows);
@@ -158,9 +170,9 @@ static void print_title(FILE *out, const struct ctl_plan_options *o)
     fprintf(out, " SMs; policy %s", ctl_plan_policy_name(o->policy));
     if (o->splits != 0)
         fprintf(out, ", %u splits forced", o->splits);
-    fprintf(out, "\n\n%-12s %4s %-6s %5s %8s %8s %11s %9s %6s %8s %6s %6s %6s %13s %12s %11s\n", "plan", "SMs", "unit",
-            "units", "cut by", "tiles", "useful_rows", "row_slots", "rows_%", "items", "splits", "waves", "busy_%",
-            "workspace_MiB", "predicted_us", "roofline_us");
+    fprintf(out, "\n\n%-12s %4s %-8s %-6s %5s %8s %8s %11s %9s %6s %8s %6s %6s %6s %13s %12s %11s\n", "plan", "SMs",
+            "kernels", "unit", "units", "cut by", "tiles", "useful_rows", "row_slots", "rows_%", "items", "splits",
+            "waves", "busy_%", "workspace_MiB", "predicted_us", "roofline_us");
 }
 
 static void print_rows(FILE *out, const struct ctl_plan_options *o, const struct variant *v, size_t n)
@@ -173,11 +185,12 @@ static void print_rows(FILE *out, const struct ctl_plan_options *o, const struct
         ctl_plan_model(o, &v[i].request, p, &model);
         snprintf(unit, sizeof(unit), "%ux%u", d->ctas_per_unit, d->rows_per_unit);
         fprintf(out,
-                "%-12s %4u %-6s %5u %8s %8u %11" PRIu64 " %9" PRIu64 " %6.1f %8u %6u %6u %6.1f %13.1f %12.1f %11.1f\n",
-                v[i].name, d->sms, unit, d->resident_units, o->splits != 0 ? "forced" : ctl_plan_policy_name(p->chosen),
-                p->n_tiles, v[i].useful_rows, p->row_slots, 100 * model.rows, p->n_items, p->max_splits, p->waves,
-                100 * model.busy, (double)p->workspace_bytes / (1024 * 1024), (double)p->predicted_ns / 1000.0,
-                model.roofline_us);
+                "%-12s %4u %-8s %-6s %5u %8s %8u %11" PRIu64 " %9" PRIu64
+                " %6.1f %8u %6u %6u %6.1f %13.1f %12.1f %11.1f\n",
+                v[i].name, d->sms, v[i].kernels, unit, d->resident_units,
+                o->splits != 0 ? "forced" : ctl_plan_policy_name(p->chosen), p->n_tiles, v[i].useful_rows, p->row_slots,
+                100 * model.rows, p->n_items, p->max_splits, p->waves, 100 * model.busy,
+                (double)p->workspace_bytes / (1024 * 1024), (double)p->predicted_ns / 1000.0, model.roofline_us);
     }
 }
 
@@ -194,8 +207,10 @@ static void print_foot(FILE *out, const struct ctl_plan_options *o)
 {
     fprintf(out,
             "\nA model, not a measurement: predicted_us is the cost model's, whose constants are the H200's kernels';\n"
+            "kernels %s.\n"
             "roofline_us is FLOP at the rate of SMs that each do a page as fast as the H200's, or bytes at %u GB/s,\n"
             "whichever takes longer. busy_%% is the share of the units' time in which they work on items.\n",
+            o->unit_ctas != 0 ? "are those that --unit names" : "are chosen as libmla-kernels chooses for the shape",
             o->bandwidth_gb);
 }
 
@@ -210,15 +225,17 @@ static int make_all(FILE *err, const struct ctl_plan_options *o, uint32_t sms, s
     *n = 1;
     if (!o->compare) {
         bool padded = o->pad_heads != 0;
-        return variant_make(err, o, padded ? "padded" : tile_name(o->tile_rows), o->tile_rows, o->unit_ctas, padded,
-                            sms, v);
+        return variant_make(err, o, padded ? "padded" : tile_name(o->tile_rows), o->tile_rows, padded, sms, v);
     }
-    int rc = variant_make(err, o, tile_name(256), 256, o->unit_ctas, false, sms, &v[0]);
     /* 128-row tiles would leave half of each 4x256 unit idle: they run in units of half the size. */
+    struct ctl_plan_options halved = *o;
+    if (o->unit_ctas == 4)
+        halved.unit_ctas = 2, halved.unit_rows = 128;
+    int rc = variant_make(err, o, tile_name(256), 256, false, sms, &v[0]);
     if (rc == 0)
-        rc = variant_make(err, o, tile_name(128), 128, 2, false, sms, &v[(*n)++]);
+        rc = variant_make(err, &halved, tile_name(128), 128, false, sms, &v[(*n)++]);
     if (rc == 0)
-        rc = variant_make(err, o, "padded M256", 256, o->unit_ctas, true, sms, &v[(*n)++]);
+        rc = variant_make(err, o, "padded M256", 256, true, sms, &v[(*n)++]);
     return rc;
 }
 

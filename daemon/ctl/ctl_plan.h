@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "kernels/plan/kinds.h"
 #include "kernels/plan/plan.h"
 
 enum { CTL_PLAN_OK = 0, CTL_PLAN_FAILED = 1, CTL_PLAN_USAGE = 2 };
@@ -25,7 +26,8 @@ struct ctl_plan_options {
     uint32_t sms;
     uint32_t sms_to;    /* the last of a range from sms on in steps; sms when there is no range */
     uint32_t sms_step;  /* 1 or more */
-    uint32_t unit_ctas; /* 4 (x 256 rows) or 2 (x 128) */
+    uint32_t unit_ctas; /* 0: of the kind that the library would choose */
+    uint32_t unit_rows;
     uint32_t tile_rows;
     uint32_t pad_heads;    /* 0: not padded */
     uint32_t splits;       /* 0: the policy's choice */
@@ -37,9 +39,13 @@ struct ctl_plan_options {
     bool help;
 };
 
-/* What the plan is measured by: a model of a part with these units, whose SMs are as fast as the H200's (the cost
- * model's page_ns, which is fitted there), and whose memory has the bandwidth that the options say. Never a
- * measurement. */
+/* The kinds of kernels that the options let a plan be for, of a device with so many SMs, into kinds, which has room for
+ * PLAN_KINDS_MAX: the one that they name, or all that run whole tiles there. */
+size_t ctl_plan_kinds(const struct ctl_plan_options *options, uint32_t sms, uint32_t tile_rows,
+                      struct plan_kind *kinds);
+
+/* What the plan is measured by: a model of a part whose SMs are as fast as the H200's (page_ns of its kernels with full
+ * units, which is fitted there), and whose memory has the bandwidth that the options say. Never a measurement. */
 struct ctl_plan_model {
     double flop;        /* 2 * rows * kv_len * (576 + 512), of the real heads */
     double bytes;       /* each key once a sequence, Q, O in e4m3 */

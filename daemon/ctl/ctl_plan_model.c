@@ -28,9 +28,12 @@ void ctl_plan_model(const struct ctl_plan_options *o, const struct plan_request 
 {
     double rows = (double)o->batch * o->q_len * o->heads;
     double keys = (double)o->kv_len;
-    /* What a unit does to a page in page_ns, by SM. */
-    double flop_per_page = (double)FLOP_PER_ROW_KEY * r->device.rows_per_unit * PAGE_TOKENS;
-    double flop_per_us_and_sm = flop_per_page * 1000 / r->costs.page_ns / r->device.ctas_per_unit;
+    /* What a full unit does to a page in page_ns, by SM: whatever the plan is for, the roof is that of the part. */
+    struct plan_device device;
+    struct plan_costs costs;
+    (void)plan_device_preset("h200", &device, &costs);
+    double flop_per_page = (double)FLOP_PER_ROW_KEY * device.rows_per_unit * PAGE_TOKENS;
+    double flop_per_us_and_sm = flop_per_page * 1000 / costs.page_ns / device.ctas_per_unit;
     m->flop = rows * keys * FLOP_PER_ROW_KEY;
     m->bytes = (double)o->batch * keys * QK_DIM + rows * BYTES_PER_ROW;
     m->flop_us = m->flop / (flop_per_us_and_sm * r->device.sms);

@@ -20,7 +20,9 @@ void ctl_plan_usage(FILE *out)
         "Prints how mlad would cut a batch of equal sequences (causal, 64-token pages), without a daemon.\n"
         "Times are those of a model, never measurements: predicted_us of the cost model, whose constants are the\n"
         "H200's kernels', and roofline_us of a part whose SMs are as fast as the H200's. So it also says what a part\n"
-        "that nobody here has would do: --sms 132-224 --unit 4x256.\n"
+        "that nobody here has would do: --sms 132-224. Plans are for the kind of kernels that the library takes for "
+        "the\n"
+        "shape on such a part, by what a page costs each kind on the H200.\n"
         "\n"
         "  --heads N          query heads, 1 to 128\n"
         "  --q-len N          query tokens per sequence, 1 to 4096\n"
@@ -29,13 +31,16 @@ void ctl_plan_usage(FILE *out)
         "  --sms N            SMs of the device, up to 4096 (default 132); or a range, FROM-TO or FROM-TO:STEP\n"
         "                     (steps of 4), one line for each\n"
         "  --bandwidth GB/S   of its memory, for the roofline, 1 to 1000000 (default 4620, read on the H200)\n"
-        "  --unit U           4x256 (default) or 2x128: CTAs of a unit and the rows it holds\n"
+        "  --unit U           auto (default), or CTAs of a unit and the rows it holds: 2x128, 2x96, 1x64, 1x48 or "
+        "1x32,\n"
+        "                     the kinds there are, or 4x256, native tiles of 256 rows, which no kernel has\n"
         "  --tile N           rows of a tile: 256 (default), 128 or 64\n"
         "  --pad-heads N      heads padded to N (up to 128) and sent as requests of at most 4 query tokens\n"
         "  --policy P         seed, balanced, auto (default) or unsplit\n"
         "  --splits N         cut every tile into N items, 1 to 4096, instead of by a policy\n"
-        "  --compare          native 256-row tiles, native 128-row tiles and the padded form side by side; a tile\n"
-        "                     lower than a unit runs in units cut down to it\n"
+        "  --compare          native 256-row tiles, native 128-row tiles and the padded form side by side; with "
+        "--unit\n"
+        "                     4x256, 128-row tiles run in units of 2x128\n"
         "  --dump             every tile, item and reduction as well\n"
         "  --json             as JSON\n"
         "  --help             this text\n",
@@ -136,14 +141,70 @@ static int range_of_sms(FILE *err, const char *text, struct ctl_plan_options *o)
     return rc;
 }
 
+/* The kinds of the H200, and behind them the one of the reference workload's post. */
+static size_t all_kinds(struct plan_kind *all)
+{
+    const struct plan_kind *kinds;
+    size_t n = plan_kinds(&kinds);
+    memcpy(all, kinds, n * sizeof(*all));
+    all[n] = (struct plan_kind){.name = "none", .tile_rows = MLA_ABI_TILE_ROWS};
+    (void)plan_device_preset("reference", &all[n].device, &all[n].costs);
+    return n + 1;
+}
+
+static int parse_unit(FILE *err, const char *text, struct ctl_plan_options *o)
+{
+    struct plan_kind all[PLAN_KINDS_MAX + 1];
+    char takes[128] = "auto", unit[24];
+    size_t n = all_kinds(all);
+    o->unit_ctas = o->unit_rows = 0;
+    if (strcmp(text, "auto") == 0)
+        return 0;
+    for (size_t i = 0; i < n; i++) {
+        snprintf(unit, sizeof(unit), "%ux%u", all[i].device.ctas_per_unit, all[i].device.rows_per_unit);
+        if (strcmp(text, unit) == 0) {
+            o->unit_ctas = all[i].device.ctas_per_unit;
+            o->unit_rows = all[i].device.rows_per_unit;
+            return 0;
+        }
+        size_t used = strlen(takes);
+        snprintf(takes + used, sizeof(takes) - used, "%s%s", i + 1 == n ? " or " : ", ", unit);
+    }
+    return refuse(err, "unit", takes, text);
+}
+
+size_t ctl_plan_kinds(const struct ctl_plan_options *o, uint32_t sms, uint32_t tile_rows, struct plan_kind *kinds)
+{
+    struct plan_kind all[PLAN_KINDS_MAX + 1];
+    size_t n = all_kinds(all), kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct plan_device *d = &all[i].device;
+        bool named = d->ctas_per_unit == o->unit_ctas && d->rows_per_unit == o->unit_rows;
+        if (o->unit_ctas != 0 ? !named : i + 1 == n) /* the last is no kernel */
+            continue;
+        d->sms = sms;
+        d->resident_units = sms / d->ctas_per_unit;
+        all[i].tile_rows = tile_rows;
+        if (d->resident_units >= (tile_rows + d->rows_per_unit - 1) / d->rows_per_unit)
+            kinds[kept++] = all[i];
+    }
+    return kept;
+}
+
+/* SMs that a part needs so that there is a kind. */
+static uint32_t least_sms(const struct ctl_plan_options *o)
+{
+    struct plan_kind kinds[PLAN_KINDS_MAX];
+    uint32_t sms = 1;
+    while (sms < SMS_MAX && ctl_plan_kinds(o, sms, o->tile_rows, kinds) == 0)
+        sms++;
+    return sms;
+}
+
 static int parse_words(FILE *err, int id, const char *text, struct ctl_plan_options *o)
 {
-    if (id == OPT_UNIT) {
-        if (strcmp(text, "4x256") != 0 && strcmp(text, "2x128") != 0)
-            return refuse(err, "unit", "4x256 or 2x128", text);
-        o->unit_ctas = text[0] == '4' ? 4 : 2;
-        return 0;
-    }
+    if (id == OPT_UNIT)
+        return parse_unit(err, text, o);
     if (id == OPT_TILE) {
         if (strcmp(text, "256") != 0 && strcmp(text, "128") != 0 && strcmp(text, "64") != 0)
             return refuse(err, "tile", "256, 128 or 64", text);
@@ -222,9 +283,7 @@ static int check_together(FILE *err, const bool given[OPT_HELP + 1], struct ctl_
     snprintf(text, sizeof(text), "%u", o->pad_heads);
     if (o->pad_heads != 0 && o->pad_heads < o->heads)
         return number(err, "pad-heads", text, o->heads, MLA_HEADS_MAX, &o->pad_heads);
-    /* A full tile needs its units at the same time. */
-    uint32_t rows_per_unit = 64 * o->unit_ctas;
-    uint32_t ctas = o->unit_ctas * ((o->tile_rows + rows_per_unit - 1) / rows_per_unit);
+    uint32_t ctas = least_sms(o);
     snprintf(text, sizeof(text), "%u", o->sms);
     if (o->sms < ctas)
         return number(err, "sms", text, ctas, SMS_MAX, &o->sms);
@@ -243,7 +302,6 @@ int ctl_plan_parse(FILE *err, int argc, char **argv, struct ctl_plan_options *o)
                                    .sms = 132,
                                    .sms_to = 132,
                                    .sms_step = 1,
-                                   .unit_ctas = 4,
                                    .tile_rows = 256,
                                    .bandwidth_gb = H200_READ_GB,
                                    .policy = PLAN_AUTO};

@@ -161,7 +161,8 @@ void plan_part_of_sequence(const struct plan_job *job, uint64_t before, uint32_t
 /* Pages that row's token may see at most: the mask's bound at kv_len_max, rounded up to pages. */
 uint32_t plan_visible_pages(uint32_t mask, uint32_t q_len, uint32_t kv_len, uint32_t token);
 
-/* Device facts and fitted costs by name: "h200" (units of 2 x 128), "reference" (4 x 256, 132 SMs). 0 or -ENOENT. */
+/* Device facts and fitted costs by name: "h200" (units of 2 x 128), "reference" (4 x 256, 132 SMs), and those of each
+ * kind of the H200's kernels by its section in the manifest ("sm90-64"). 0 or -ENOENT. */
 int plan_device_preset(const char *name, struct plan_device *device, struct plan_costs *costs);
 
 #ifdef __cplusplus

@@ -107,7 +107,8 @@ def nobody_answers(folder):
 
 
 def plan():
-    shape = ["plan", "--heads", "96", "--q-len", "8", "--batch", "1", "--kv-len", "65536", "--sms", "132"]
+    shape = ["plan", "--heads", "96", "--q-len", "8", "--batch", "1", "--kv-len", "65536", "--sms", "132",
+             "--unit", "4x256"]
     keys = {"tiles", "useful_rows", "row_slots", "items", "units", "splits", "waves", "predicted_us"}
     p = as_json("/none", *shape)
     check(keys <= set(p), f"plan lacks {keys - set(p)}")
@@ -120,6 +121,8 @@ def plan():
     same([(v["tile_rows"], v["tiles"]) for v in compared], [(256, 3), (128, 6), (256, 4)], "plan --compare")
     same(run([MLACTL, *shape, "--json"]).stdout, mlactl("/none", "--json", *shape), "--json behind plan and before it")
     check("native M256" in mlactl("/none", *shape), "plan as text")
+    few = as_json("/none", "plan", "--heads", "12", "--q-len", "1", "--kv-len", "65536")
+    same((few["kernels"], few["unit"]), ("sm90-32", "1x32"), "kind of kernels for few rows")
 
 
 # ---- Prometheus' text format ----

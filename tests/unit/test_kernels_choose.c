@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "kernels/host/internal.h"
+#include "kernels/plan/kinds.h"
 #include "tests/support/check_main.h"
 #include "tests/support/prng.h"
 
@@ -109,6 +110,14 @@ static size_t choose(const struct plan_request *request)
     return kernels_choose(kinds, KINDS, request);
 }
 
+/* What mlactl plan and other users of the planner alone get. */
+static size_t planner_chooses(const struct plan_request *request)
+{
+    const struct plan_kind *kinds;
+    size_t n = plan_kinds(&kinds);
+    return plan_choose(kinds, n, request);
+}
+
 START_TEST(of_many)
 {
     static const struct {
@@ -123,6 +132,7 @@ START_TEST(of_many)
         ck_assert_msg(hopper[choose(&request)].device.rows_per_unit == shapes[i].rows_per_unit,
                       "%u heads, %u queries: %u", shapes[i].heads, shapes[i].q_len,
                       hopper[choose(&request)].device.rows_per_unit);
+        ck_assert_uint_eq(planner_chooses(&request), choose(&request));
     }
 }
 END_TEST
@@ -163,6 +173,7 @@ START_TEST(batch_invariant)
         }
         request.n_jobs = n_jobs;
         request.n_seqs = at;
+        ck_assert_uint_eq(choose(&request), planner_chooses(&request));
         if (kinds != 0)
             ck_assert_uint_eq(choose(&request), kinds == 1 ? kind : 0);
         if (alone[0] == alone[1])
@@ -197,6 +208,36 @@ START_TEST(handles)
 }
 END_TEST
 
+/* The kinds that the planner knows by itself are those of the manifest beside it. */
+START_TEST(kinds_are_the_manifests)
+{
+    static struct kernels_manifest manifest;
+    const struct plan_kind *kinds;
+    char why[512] = "";
+    size_t n = plan_kinds(&kinds), i = 0;
+    ck_assert_uint_le(n, PLAN_KINDS_MAX);
+    ck_assert_msg(kernels_manifest_read(MLA_TEST_MANIFEST, &manifest, why, sizeof(why)) == 0, "%s", why);
+    const struct kernels_section *s = kernels_manifest_find(&manifest, "sm90");
+    for (; s != NULL; s = s->few_rows[0] != '\0' ? kernels_manifest_find(&manifest, s->few_rows) : NULL) {
+        struct plan_device device;
+        struct plan_costs costs;
+        ck_assert_uint_lt(i, n);
+        ck_assert_str_eq(kinds[i].name, s->name);
+        ck_assert_int_eq(plan_device_preset(s->name, &device, &costs), 0);
+        ck_assert_uint_eq(device.rows_per_unit, s->rows_per_unit);
+        ck_assert_uint_eq(device.ctas_per_unit, s->ctas_per_unit);
+        ck_assert_uint_eq(device.resident_units, 132 / s->ctas_per_unit);
+        ck_assert_uint_eq(device.min_pages_per_split, s->min_pages_per_split);
+        ck_assert_uint_eq(device.max_pages_per_item, s->max_pages_per_item);
+        ck_assert_uint_eq(kinds[i].tile_rows, s->tile_rows);
+        ck_assert_msg(memcmp(&costs, &s->costs, sizeof(costs)) == 0, "costs of %s", s->name);
+        ck_assert_uint_eq(costs.page_ns, hopper[i].costs.page_ns);
+        ck_assert_uint_eq(device.rows_per_unit, hopper[i++].device.rows_per_unit);
+    }
+    ck_assert_uint_eq(i, n);
+}
+END_TEST
+
 MLA_SUITE(kernels_choose)
 {
     TCase *tc = mla_tcase(suite, "choose");
@@ -206,4 +247,5 @@ MLA_SUITE(kernels_choose)
     tcase_add_test(tc, of_many);
     tcase_add_test(tc, batch_invariant);
     tcase_add_test(tc, handles);
+    tcase_add_test(tc, kinds_are_the_manifests);
 }

@@ -51,7 +51,8 @@ static double json_number(const char *key, int n)
     return strtod(at, NULL);
 }
 
-#define SHAPE "--heads 96 --q-len 8 --batch 1 --kv-len 65536 --sms 132 "
+#define AUTO  "--heads 96 --q-len 8 --batch 1 --kv-len 65536 --sms 132 "
+#define SHAPE AUTO "--unit 4x256 "
 
 START_TEST(json_of_the_reference_shape)
 {
@@ -95,11 +96,14 @@ START_TEST(roofline_of_a_part)
     /* Units of half the size on half the SMs: the same rate of an SM. */
     ck_assert_int_eq(run(SHAPE "--unit 2x128 --json"), 0);
     ck_assert_double_eq_tol(json_number("roofline_us", 0), 101.10 * page, 0.01);
+    /* The part's, not that of kernels whose units do less at a time. */
+    ck_assert_int_eq(run(SHAPE "--unit 1x32 --json"), 0);
+    ck_assert_double_eq_tol(json_number("roofline_us", 0), 101.10 * page, 0.01);
     /* Few rows: 12 * 4,096 * 2,176 FLOP take 0.1 us, 2,372,352 bytes at 1,000 GB/s 2.37. */
     ck_assert_int_eq(run("--heads 12 --q-len 1 --kv-len 4096 --bandwidth 1000 --json"), 0);
     ck_assert_double_eq_tol(json_number("roofline_us", 0), 2.372352, 1e-6);
     /* Padding takes row slots, and is no work. */
-    ck_assert_int_eq(run("--heads 96 --q-len 4 --kv-len 65536 --pad-heads 128 --json"), 0);
+    ck_assert_int_eq(run("--heads 96 --q-len 4 --kv-len 65536 --unit 4x256 --pad-heads 128 --json"), 0);
     ck_assert_double_eq(json_number("row_occupancy", 0), 0.75);
     ck_assert_double_eq_tol(json_number("roofline_us", 0), 50.55 * page, 0.01);
 }
@@ -108,7 +112,7 @@ END_TEST
 /* One plan for each size of the part; twice the SMs, half the roofline. */
 START_TEST(range_of_parts)
 {
-    ck_assert_int_eq(run("--heads 96 --q-len 8 --kv-len 65536 --sms 132-224:4 --json"), 0);
+    ck_assert_int_eq(run("--heads 96 --q-len 8 --kv-len 65536 --unit 4x256 --sms 132-224:4 --json"), 0);
     ck_assert_int_eq(out_text[0], '[');
     for (int i = 0; i < 24; i++) {
         ck_assert_double_eq(json_number("sms", i), 132 + 4 * i);
@@ -118,18 +122,19 @@ START_TEST(range_of_parts)
         if (i > 0)
             ck_assert_double_le(json_number("predicted_us", i), json_number("predicted_us", i - 1) * 1.001);
     }
-    ck_assert_int_eq(run("--heads 96 --q-len 8 --kv-len 65536 --sms 132-140 --compare --json"), 0);
+    ck_assert_int_eq(run("--heads 96 --q-len 8 --kv-len 65536 --unit 4x256 --sms 132-140 --compare --json"), 0);
     ck_assert_double_eq(json_number("sms", 8), 140);
-    ck_assert_int_eq(run("--heads 96 --q-len 8 --kv-len 65536 --sms 132-133:7"), 0);
+    ck_assert_int_eq(run("--heads 96 --q-len 8 --kv-len 65536 --unit 4x256 --sms 132-133:7"), 0);
     ck_assert_ptr_nonnull(strstr(out_text, "on 132 to 133 SMs"));
     ck_assert_ptr_nonnull(strstr(out_text, "A model, not a measurement"));
-    ck_assert_ptr_null(strstr(out_text, " 133 4x256"));
+    ck_assert_ptr_nonnull(strstr(out_text, " 132 none "));
+    ck_assert_ptr_null(strstr(out_text, " 133 none "));
 }
 END_TEST
 
 START_TEST(units_and_tiles)
 {
-    ck_assert_int_eq(run("--heads 96 --q-len 4 --kv-len 65536 --json --policy unsplit"), 0);
+    ck_assert_int_eq(run("--heads 96 --q-len 4 --kv-len 65536 --unit 4x256 --json --policy unsplit"), 0);
     ck_assert_double_eq(json_number("tiles", 0), 2);
     ck_assert_double_eq(json_number("useful_rows", 0), 384);
     ck_assert_double_eq(json_number("row_slots", 0), 512);
@@ -140,7 +145,7 @@ START_TEST(units_and_tiles)
     ck_assert_double_eq(json_number("tiles", 0), 6);
     ck_assert_int_eq(run(SHAPE "--json --tile 64"), 0);
     ck_assert_double_eq(json_number("tiles", 0), 12);
-    ck_assert_int_eq(run("--heads 96 --q-len 8 --kv-len 65536 --sms 151 --json"), 0);
+    ck_assert_int_eq(run("--heads 96 --q-len 8 --kv-len 65536 --unit 4x256 --sms 151 --json"), 0);
     ck_assert_double_eq(json_number("units", 0), 37);
     ck_assert_int_eq(run(SHAPE "--json --splits 5"), 0);
     ck_assert_double_eq(json_number("splits", 0), 5);
@@ -154,7 +159,7 @@ START_TEST(padded_heads)
     ck_assert_double_eq(json_number("tiles", 0), 4);
     ck_assert_double_eq(json_number("useful_rows", 0), 768);
     ck_assert_double_eq(json_number("row_slots", 0), 1024);
-    ck_assert_int_eq(run("--heads 96 --q-len 4 --kv-len 65536 --pad-heads 128 --json"), 0);
+    ck_assert_int_eq(run("--heads 96 --q-len 4 --kv-len 65536 --unit 4x256 --pad-heads 128 --json"), 0);
     ck_assert_double_eq(json_number("tiles", 0), 2);
     ck_assert_double_eq(json_number("useful_rows", 0), 384);
     ck_assert_double_eq(json_number("row_slots", 0), 512);
@@ -213,7 +218,9 @@ START_TEST(bad_arguments)
         {SHAPE "--sms 132:4-140", "--sms", "132-224:8"},
         {SHAPE "--sms 132-140 --dump", "--dump", "a range"},
         {SHAPE "--bandwidth 0", "--bandwidth", "from 1 to 1000000"},
-        {SHAPE "--unit 1x64", "--unit", "4x256 or 2x128"},
+        {SHAPE "--unit 1x128", "--unit", "auto, 2x128, 2x96, 1x64, 1x48, 1x32 or 4x256"},
+        {SHAPE "--unit 1x32 --sms 7", "--sms", "from 8 to 4096"},
+        {AUTO "--sms 3", "--sms", "from 4 to 4096"},
         {SHAPE "--tile 96", "--tile", "256, 128 or 64"},
         {SHAPE "--pad-heads 64", "--pad-heads", "from 96 to 128"},
         {SHAPE "--pad-heads 129", "--pad-heads", "from 1 to 128"},
@@ -234,6 +241,51 @@ START_TEST(bad_arguments)
         ck_assert_msg(strstr(err_text, rows[i].range) != NULL, "%s: %s", rows[i].line, err_text);
     }
     ck_assert_int_eq(run(SHAPE "--sms 4"), 0);
+    ck_assert_int_eq(run(AUTO "--sms 4"), 0);
+}
+END_TEST
+
+/* The kind that libmla-kernels takes for the shape, as test_kernels_choose has them, on 132 SMs. */
+START_TEST(kinds)
+{
+    static const struct {
+        uint32_t heads, q_len;
+        const char *unit, *kernels;
+    } rows[] = {{12, 1, "1x32", "sm90-32"}, {12, 4, "1x48", "sm90-48"}, {64, 1, "1x64", "sm90-64"},
+                {96, 1, "2x96", "sm90-96"}, {128, 1, "2x128", "sm90"},  {96, 8, "2x128", "sm90"}};
+    char line[160], want[64];
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        for (int forced = 0; forced < 2; forced++) {
+            snprintf(line, sizeof(line), "--heads %u --q-len %u --kv-len 65536 --json --unit %s", rows[i].heads,
+                     rows[i].q_len, forced ? rows[i].unit : "auto");
+            ck_assert_int_eq(run(line), 0);
+            snprintf(want, sizeof(want), "\"unit\": \"%s\"", rows[i].unit);
+            ck_assert_msg(strstr(out_text, want) != NULL, "%s: %s", line, out_text);
+            snprintf(want, sizeof(want), "\"kernels\": \"%s\"", rows[i].kernels);
+            ck_assert_msg(strstr(out_text, want) != NULL, "%s: %s", line, out_text);
+            ck_assert_ptr_nonnull(strstr(out_text, forced ? "\"forced\"" : "\"chosen as libmla-kernels does\""));
+        }
+        *strstr(line, " --unit") = '\0'; /* auto is what is meant where nothing is said */
+        ck_assert_int_eq(run(line), 0);
+        ck_assert_msg(strstr(out_text, want) != NULL, "%s: %s", line, out_text);
+    }
+    /* Forced, a kind has shapes that another would do faster. */
+    ck_assert_int_eq(run("--heads 12 --q-len 1 --kv-len 65536 --json"), 0);
+    double chosen_us = json_number("predicted_us", 0);
+    ck_assert_double_eq(json_number("units", 0), 132);
+    ck_assert_int_eq(run("--heads 12 --q-len 1 --kv-len 65536 --json --unit 2x128"), 0);
+    ck_assert_double_lt(chosen_us, 0.75 * json_number("predicted_us", 0));
+    ck_assert_int_eq(run("--heads 12 --q-len 1 --kv-len 65536"), 0);
+    ck_assert_ptr_nonnull(strstr(out_text, " sm90-32 "));
+    ck_assert_ptr_nonnull(strstr(out_text, "chosen as libmla-kernels chooses"));
+    /* A part on which units of 2 x 96 do not make a whole tile. */
+    ck_assert_int_eq(run("--heads 96 --q-len 1 --kv-len 65536 --sms 6 --json"), 0);
+    ck_assert_ptr_nonnull(strstr(out_text, "\"sm90-96\""));
+    ck_assert_int_eq(run("--heads 96 --q-len 1 --kv-len 65536 --sms 5 --json"), 0);
+    ck_assert_ptr_null(strstr(out_text, "\"sm90-96\""));
+    ck_assert_int_eq(run(AUTO "--compare"), 0);
+    ck_assert_ptr_nonnull(strstr(out_text, "2x128"));
+    ck_assert_ptr_null(strstr(out_text, "4x256"));
 }
 END_TEST
 
@@ -248,5 +300,6 @@ MLA_SUITE(plan_ctl)
     tcase_add_test(tc, padded_heads);
     tcase_add_test(tc, compare);
     tcase_add_test(tc, dump);
+    tcase_add_test(tc, kinds);
     tcase_add_test(tc, bad_arguments);
 }
