@@ -169,15 +169,22 @@ static void fit_and_report(const struct fit_device *device, const struct fit_sam
     report_shapes(device, costs, samples, n, report);
 }
 
+const struct bench_option bench_costs_options[] = {
+    {"--from", "FILE", "the CSV of mla-bench shapes --splits; needed", 0, 0, 0},
+    {"--units", "N", "of the device that it is of, by default an H200's", -1, 1, 65536},
+    {"--rows-per-unit", "N", "of its kernels, by default 128", -1, 1, MLA_ABI_TILE_ROWS},
+    {NULL, NULL, NULL, 0, 0, 0},
+};
+
 int bench_costs(int argc, char **argv, struct bench_report *report)
 {
     static struct fit_sample samples[SAMPLES_MAX];
     struct fit_device device = {.tile_rows = MLA_ABI_TILE_ROWS};
     struct plan_costs costs;
     plan_device_preset("h200", &device.device, &costs);
-    const char *path = bench_text_option(argc, argv, "--from", NULL);
-    long units = bench_option(argc, argv, "--units", device.device.resident_units, 1, 65536);
-    long rows = bench_option(argc, argv, "--rows-per-unit", device.device.rows_per_unit, 1, MLA_ABI_TILE_ROWS);
+    const char *path = bench_text(bench_costs_options, argc, argv, "--from");
+    long units = bench_number_or(bench_costs_options, argc, argv, "--units", device.device.resident_units);
+    long rows = bench_number_or(bench_costs_options, argc, argv, "--rows-per-unit", device.device.rows_per_unit);
     if (units < 0 || rows < 0 || bench_options_end(argc, argv) != 0)
         return -1;
     if (!path) {
@@ -249,6 +256,24 @@ static bool read_notes(const struct bench_report *report, char *name, size_t byt
     return units && name[0] != '\0';
 }
 
+/* Options of shapes that it has by default: short contexts and long ones, of batches that leave units idle and such
+ * that do not. X(option, value, default) */
+#define CALIBRATE_LIST(X)                                                                                              \
+    X("--variants", "A,B,...", "sm90")                                                                                 \
+    X("--batches", "LIST", "1,4,16")                                                                                   \
+    X("--q-len", "LIST", "4")                                                                                          \
+    X("--kv-len", "LIST", "8192,65536")                                                                                \
+    X("--splits-max", "N", "24")                                                                                       \
+    X("--repeats", "N", "7")
+
+const struct bench_option bench_calibrate_options[] = {
+    {"--out", "FILE", "for mlad's device.costs", 0, 0, 0},
+#define ROW(option, value, fallback) {option, value, "as shapes has it (" fallback ")", 0, 0, 0},
+    CALIBRATE_LIST(ROW)
+#undef ROW
+        {NULL, NULL, NULL, 0, 0, 0},
+};
+
 int bench_calibrate(int argc, char **argv, struct bench_report *report)
 {
     static struct fit_sample samples[SAMPLES_MAX];
@@ -256,14 +281,14 @@ int bench_calibrate(int argc, char **argv, struct bench_report *report)
     struct plan_costs costs;
     char name[64], splits[] = "--splits", *more[SHAPES_OPTIONS_MAX] = {splits};
     int n_more = 1;
-    /* Short contexts and long ones, of batches that leave units idle and such that do not. */
-    static const char *const defaults[][2] = {{"--variants", "sm90"},     {"--batches", "1,4,16"}, {"--q-len", "4"},
-                                              {"--kv-len", "8192,65536"}, {"--splits-max", "24"},  {"--repeats", "7"}};
-    const char *path = bench_text_option(argc, argv, "--out", NULL);
+#define ROW(option, value, fallback) {option, fallback},
+    static const char *const defaults[][2] = {CALIBRATE_LIST(ROW)};
+#undef ROW
+    const char *path = bench_text(bench_calibrate_options, argc, argv, "--out");
     for (size_t i = 0; i < sizeof defaults / sizeof defaults[0]; i++) {
-        const char *given = bench_text_option(argc, argv, defaults[i][0], defaults[i][1]);
+        const char *given = bench_text(bench_calibrate_options, argc, argv, defaults[i][0]);
         more[n_more++] = (char *)(uintptr_t)defaults[i][0];
-        more[n_more++] = (char *)(uintptr_t)given;
+        more[n_more++] = (char *)(uintptr_t)(given ? given : defaults[i][1]);
     }
     for (int i = 0; i < argc && n_more < SHAPES_OPTIONS_MAX; i++)
         if (argv[i])

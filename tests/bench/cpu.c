@@ -321,13 +321,19 @@ static int measure(struct decode *d, struct product *products, long threads, lon
     return 0;
 }
 
+const struct bench_option bench_cpu_options[] = {
+    {"--threads", "N", "of both, by default as many as CPUs", -1, 1, THREADS_MAX},
+    {"--rounds", "N", "of all that is measured, in turn", 11, 1, ROUNDS_MAX},
+    {NULL, NULL, NULL, 0, 0, 0},
+};
+
 int bench_cpu(int argc, char **argv, struct bench_report *report)
 {
     int cpus[THREADS_MAX];
     size_t n_cpus = bench_cpus(cpus, THREADS_MAX);
     long all = n_cpus == 0 ? 1 : n_cpus > THREADS_MAX ? THREADS_MAX : (long)n_cpus;
-    long threads = bench_option(argc, argv, "--threads", all, 1, THREADS_MAX);
-    long rounds = bench_option(argc, argv, "--rounds", 11, 1, ROUNDS_MAX);
+    long threads = bench_number_or(bench_cpu_options, argc, argv, "--threads", all);
+    long rounds = bench_number(bench_cpu_options, argc, argv, "--rounds");
     if (threads < 0 || rounds < 0 || bench_options_end(argc, argv) != 0)
         return -1;
 

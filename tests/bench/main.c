@@ -1,91 +1,74 @@
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/bench/bench.h"
 #include "tests/bench/machine.h"
 
-static const struct {
+static const struct subcommand {
     const char *name;
     bench_fn run;
-    const char *help;
+    const struct bench_option *options;
+    const char *about, *more; /* more: below its options, or NULL */
 } subcommands[] = {
 #if defined(MLAD_HAVE_CPU_BACKEND)
-    {"cpu", bench_cpu, "decode on the CPU backend against a 2048^3 sgemm of the same BLAS [--threads N] [--rounds N]"},
+    {"cpu", bench_cpu, bench_cpu_options, "decode on the CPU backend against a 2048^3 sgemm of the same BLAS", NULL},
 #endif
-    {"rtt", bench_rtt,
-     "round trips, requests per second and CPU time of the daemon against raw sockets [--rounds N] [--samples N] "
-     "[--load MS] [--mlad PATH] [--client-cpu N] [--server-cpu N]"},
-    {"overhead", bench_overhead,
-     "what a client of mlad sees of a decode, against its kernels, on a GPU [--ms N] [--rounds N]"},
-    {"workers", bench_workers,
-     "1 to 16 workers through mlad, by time slicing, under MPS, and as one batch, on a GPU [--ms N] [--rounds N]"},
-    {"mix", bench_mix, "small decodes beside a large one, with and without fairness, on a GPU [--ms N] [--rounds N]"},
-    {"step", bench_step,
-     "captured steps of 24 layers in process, by mlad shared and isolated, on a GPU [--ms N] [--rounds N]"},
-    {"plan", bench_plan, "how long planning a launch takes on this CPU, for an H200 [--samples N]"},
-    {"costs", bench_costs,
-     "the planner's cost constants from the CSV of shapes --splits: --from FILE [--units N] "
-     "[--rows-per-unit N]"},
-    {"calibrate", bench_calibrate,
-     "the same from a short search on the GPU at hand: --out FILE, which mlad's device.costs then names"},
-    {"shapes", bench_shapes, "the kernels on a GPU: reference shapes, splits, errors and more; shapes --help tells"},
-    {NULL, NULL, NULL},
+    {"rtt", bench_rtt, bench_rtt_options,
+     "round trips, requests per second and CPU time of the daemon against raw sockets", NULL},
+    {"overhead", bench_overhead, bench_overhead_options,
+     "what a client of mlad sees of a decode, against its kernels, on a GPU", NULL},
+    {"workers", bench_workers, bench_workers_options,
+     "1 to 16 workers through mlad, by time slicing, under MPS, and as one batch, on a GPU", NULL},
+    {"mix", bench_mix, bench_mix_options, "small decodes beside a large one, with and without fairness, on a GPU",
+     NULL},
+    {"step", bench_step, bench_step_options,
+     "captured steps of 24 layers in process, by mlad shared and isolated, on a GPU", NULL},
+    {"plan", bench_plan, bench_plan_options, "how long planning a launch takes on this CPU, for an H200", NULL},
+    {"costs", bench_costs, bench_costs_options, "the planner's cost constants from the CSV of shapes --splits", NULL},
+    {"calibrate", bench_calibrate, bench_calibrate_options,
+     "the planner's cost constants from a short search on the GPU at hand; all options of shapes, too, of which\n"
+     "--variants, --batches, --q-len, --kv-len, --splits-max and --repeats are less",
+     NULL},
+    {"shapes", bench_shapes, bench_shapes_options, "the kernels on a GPU: reference shapes, splits, errors and more",
+     bench_shapes_more},
 };
+#define SUBCOMMANDS (sizeof subcommands / sizeof subcommands[0])
 
 static int usage(FILE *out)
 {
-    fputs("usage: mla-bench SUBCOMMAND [--json FILE] [--csv FILE] [--check] [options]\n", out);
-    for (size_t i = 0; subcommands[i].name; i++)
-        fprintf(out, "  %-8s %s\n", subcommands[i].name, subcommands[i].help);
+    fputs("usage: mla-bench SUBCOMMAND [--json FILE] [--csv FILE] [--check] [options]\n"
+          "       mla-bench SUBCOMMAND --help\n",
+          out);
+    for (size_t i = 0; i < SUBCOMMANDS; i++)
+        fprintf(out, "  %-9s %.*s\n", subcommands[i].name, (int)strcspn(subcommands[i].about, ";\n"),
+                subcommands[i].about);
     return 2;
 }
 
-const char *bench_text_option(int argc, char **argv, const char *name, const char *fallback)
+/* Of every subcommand; main() takes them. */
+static const struct bench_option common[] = {
+    {"--json", "FILE", "the report as JSON", 0, 0, 0},
+    {"--csv", "FILE", "its rows as CSV", 0, 0, 0},
+    {"--check", NULL, "exit 1 when a bar is missed, 2 when nothing that was measured has one", 0, 0, 0},
+    {"--help", NULL, "this text", 0, 0, 0},
+    {NULL, NULL, NULL, 0, 0, 0},
+};
+
+static void help(const struct subcommand *s)
 {
-    for (int i = 0; i + 1 < argc; i++) {
-        if (!argv[i] || !argv[i + 1] || strcmp(argv[i], name) != 0)
-            continue;
-        const char *value = argv[i + 1];
-        argv[i] = argv[i + 1] = NULL;
-        return value;
-    }
-    return fallback;
+    printf("usage: mla-bench %s [options]\n%s.\n\n", s->name, s->about);
+    bench_options_print(s->options, stdout);
+    bench_options_print(common, stdout);
+    if (s->more)
+        fputs(s->more, stdout);
 }
 
-long bench_option(int argc, char **argv, const char *name, long fallback, long least, long most)
+static const struct subcommand *find(const char *name)
 {
-    const char *text = bench_text_option(argc, argv, name, NULL);
-    if (!text)
-        return fallback;
-    char *end;
-    long value = strtol(text, &end, 10);
-    if (*end == '\0' && end != text && value >= least && value <= most)
-        return value;
-    fprintf(stderr, "mla-bench: %s wants a number from %ld to %ld\n", name, least, most);
-    return -1;
-}
-
-bool bench_flag(int argc, char **argv, const char *name)
-{
-    for (int i = 0; i < argc; i++) {
-        if (!argv[i] || strcmp(argv[i], name) != 0)
-            continue;
-        argv[i] = NULL;
-        return true;
-    }
-    return false;
-}
-
-int bench_options_end(int argc, char **argv)
-{
-    for (int i = 0; i < argc; i++) {
-        if (!argv[i])
-            continue;
-        fprintf(stderr, "mla-bench: \"%s\" is not an option here, or lacks its value\n", argv[i]);
-        return -1;
-    }
-    return 0;
+    for (size_t i = 0; i < SUBCOMMANDS; i++)
+        if (strcmp(name, subcommands[i].name) == 0)
+            return &subcommands[i];
+    return NULL;
 }
 
 int main(int argc, char **argv)
@@ -96,12 +79,15 @@ int main(int argc, char **argv)
         usage(stdout);
         return 0;
     }
-    bench_fn run = NULL;
-    for (size_t i = 0; subcommands[i].name; i++)
-        if (strcmp(argv[1], subcommands[i].name) == 0)
-            run = subcommands[i].run;
-    if (!run)
+    const struct subcommand *subcommand = find(argv[1]);
+    if (!subcommand)
         return usage(stderr);
+    for (int i = 2; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0) {
+            help(subcommand);
+            return 0;
+        }
+    }
 
     static struct bench_report report;
     bool check = false;
@@ -118,9 +104,9 @@ int main(int argc, char **argv)
     }
 
     bench_note_machine(&report);
-    int rc = run(n, argv, &report);
+    int rc = subcommand->run(n, argv, &report);
     if (rc != 0)
-        return rc == BENCH_SKIPPED ? BENCH_SKIPPED : rc == BENCH_HELPED ? 0 : 2;
+        return rc == BENCH_SKIPPED ? BENCH_SKIPPED : 2;
     bench_print(&report, stdout);
     if (bench_save(&report) != 0)
         return 2;

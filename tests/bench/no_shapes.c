@@ -14,9 +14,11 @@ static int skip(void)
     {                                                                                                                  \
         (void)argc, (void)argv, (void)report;                                                                          \
         return skip();                                                                                                 \
-    }
+    }                                                                                                                  \
+    const struct bench_option name##_options[] = {{NULL, NULL, NULL, 0, 0, 0}};
 WITHOUT_CUDA(bench_mix)
 WITHOUT_CUDA(bench_overhead)
 WITHOUT_CUDA(bench_shapes)
 WITHOUT_CUDA(bench_step)
 WITHOUT_CUDA(bench_workers)
+const char bench_shapes_more[] = "\nThis build has no CUDA kernels to measure: it takes no options.\n";

@@ -96,9 +96,14 @@ static void report_shape(struct bench_report *report, const struct shape *s, str
         bench_bar_at_most(report, s->name, stats.median, s->most_us);
 }
 
+const struct bench_option bench_plan_options[] = {
+    {"--samples", "N", "of each shape", 2000, 1, SAMPLES_MAX},
+    {NULL, NULL, NULL, 0, 0, 0},
+};
+
 int bench_plan(int argc, char **argv, struct bench_report *report)
 {
-    long n = bench_option(argc, argv, "--samples", 2000, 1, SAMPLES_MAX);
+    long n = bench_number(bench_plan_options, argc, argv, "--samples");
     if (n < 0 || bench_options_end(argc, argv) != 0)
         return -1;
     report->title = "plan";

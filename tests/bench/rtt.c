@@ -221,6 +221,16 @@ static int close_all(struct rtt *r)
     return rc;
 }
 
+const struct bench_option bench_rtt_options[] = {
+    {"--mlad", "PATH", "the daemon (the one beside this program, or of the same build)", 0, 0, 0},
+    {"--rounds", "N", "of all ways, in turn", 200, 1, ROUNDS_MAX},
+    {"--samples", "N", "of a way in a round", 100, 1, SAMPLES_MAX},
+    {"--load", "MS", "of each number of clients at full rate", 1000, 10, 60000},
+    {"--client-cpu", "N", "where the client runs, by default the first of this process", -1, 0, CPUS_MAX - 1},
+    {"--server-cpu", "N", "where servers run, by default the last", -1, 0, CPUS_MAX - 1},
+    {NULL, NULL, NULL, 0, 0, 0},
+};
+
 static int choose_cpus(struct rtt *r, int argc, char **argv)
 {
     int cpus[CPUS_MAX];
@@ -228,8 +238,8 @@ static int choose_cpus(struct rtt *r, int argc, char **argv)
     if (n == 0)
         return complain("the CPUs of this process cannot be told");
     n = n > CPUS_MAX ? CPUS_MAX : n;
-    r->client_cpu[RTT_TWO_CPUS] = (int)bench_option(argc, argv, "--client-cpu", cpus[0], 0, CPUS_MAX - 1);
-    r->server_cpu = (int)bench_option(argc, argv, "--server-cpu", cpus[n - 1], 0, CPUS_MAX - 1);
+    r->client_cpu[RTT_TWO_CPUS] = (int)bench_number_or(bench_rtt_options, argc, argv, "--client-cpu", cpus[0]);
+    r->server_cpu = (int)bench_number_or(bench_rtt_options, argc, argv, "--server-cpu", cpus[n - 1]);
     if (r->client_cpu[RTT_TWO_CPUS] < 0 || r->server_cpu < 0)
         return -1;
     r->client_cpu[RTT_ONE_CPU] = r->server_cpu;
@@ -256,10 +266,10 @@ int bench_rtt(int argc, char **argv, struct bench_report *report)
 {
     static struct rtt r = {.bare = -1};
     char beside[1024];
-    const char *mlad = bench_text_option(argc, argv, "--mlad", NULL);
-    r.rounds = bench_option(argc, argv, "--rounds", 200, 1, ROUNDS_MAX);
-    r.samples = bench_option(argc, argv, "--samples", 100, 1, SAMPLES_MAX);
-    long load_ms = bench_option(argc, argv, "--load", 1000, 10, 60000);
+    const char *mlad = bench_text(bench_rtt_options, argc, argv, "--mlad");
+    r.rounds = bench_number(bench_rtt_options, argc, argv, "--rounds");
+    r.samples = bench_number(bench_rtt_options, argc, argv, "--samples");
+    long load_ms = bench_number(bench_rtt_options, argc, argv, "--load");
     if (r.rounds < 0 || r.samples < 0 || load_ms < 0 || choose_cpus(&r, argc, argv) != 0 ||
         bench_options_end(argc, argv) != 0)
         return -1;

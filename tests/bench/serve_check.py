@@ -196,7 +196,25 @@ def exits():
         check(code == 2 and "--nonsense" in err, f"{name}: an unknown option: exit {code}, {err}")
 
 
-parts = [plan, rtt] + ([exits, overhead, workers, mix, step, calibrate] if DRIVER else [])
+def helps():
+    """Of every subcommand, on any machine; what it parses is what --help tells, or the program would abort."""
+    code, out, _ = run(["--help"])
+    names = [line.split()[0] for line in out.splitlines() if line.startswith("  ") and line[2] != " "]
+    check(code == 0 and set(names) >= {"rtt", "overhead", "workers", "mix", "step", "plan", "costs", "calibrate", "shapes"},
+          f"--help: exit {code}, {names}")
+    for name in names:
+        code, out, err = run([name, "--help"])
+        options = [line.split()[0] for line in out.splitlines() if line.startswith("  --")]
+        check(code == 0 and err == "" and out.startswith(f"usage: mla-bench {name} "), f"{name} --help: exit {code}, {err}")
+        check(options[-4:] == ["--json", "--csv", "--check", "--help"] and len(options) == len(set(options)),
+              f"{name} --help: {options}")
+        check(len(options) > 4 or "no CUDA kernels" in run([name])[2], f"{name} --help: no options")
+        check(all(len(line) <= 120 and line == line.rstrip() for line in out.splitlines()), f"{name} --help: lines")
+        code, _, err = run([name, "--nonsense"])
+        check((code == 2 and '"--nonsense"' in err) or (code == 77 and "no CUDA kernels" in err), f"{name}: exit {code}, {err}")
+
+
+parts = [helps, plan, rtt] + ([exits, overhead, workers, mix, step, calibrate] if DRIVER else [])
 for part in parts:
     part()
 for failure in failures:

@@ -10,38 +10,55 @@
 #include "tests/bench/gpu/raw_wgmma.h"
 #include "tests/bench/machine.h"
 
-static const char help[] =
-    "usage: mla-bench shapes [--json FILE] [--csv FILE] [--check] [parts] [options]\n"
-    "The decode kernels on this machine's first GPU, through libmla-kernels: e4m3 Q, KV and output, 64-token pages,\n"
-    "causal, shuffled page tables and records in device memory, every launch on pages that are not in L2. Times are\n"
-    "those of CUDA graphs of 20 launches, split-KV and reducer included, medians of 15 repeats, variants in turn.\n"
+const struct bench_option bench_shapes_options[] = {
+    {"--reference", NULL,
+     "part, taken where none is named: the shapes for all variants: time, TFLOP/s, ratios, prepare, decode, reduce; "
+     "geometric means",
+     0, 0, 0},
+    {"--splits", NULL, "part: the planner's split choice against every uniform count and policy; native variant", 0, 0,
+     0},
+    {"--errors", NULL, "part: f32 output against float64 on sampled rows, five data sets, all variants", 0, 0, 0},
+    {"--quick", NULL, "of --errors: B 1 and 4", 0, 0, 0},
+    {"--ablate", NULL, "part: native with one thing changed at a time, first KV of the list; sections NATIVE-WHAT too",
+     0, 0, 0},
+    {"--second", NULL, "part: H 12,24,48,96, Q 1,4,8, KV 4K,32K,128K against the roofline", 0, 0, 0},
+    {"--batch", "N", "of --second", 32, 1, 4096},
+    {"--rate", "TFLOP/s", "of --second: the roof; 0: that of B 64, measured", 0, 0, 10000},
+    {"--rows", NULL, "part: Q 1 to 64 with B 4", 0, 0, 0},
+    {"--kv", NULL, "part: KV 64 to 1M with B 1 and 8", 0, 0, 0},
+    {"--ragged", NULL, "part: sequences of 1 to KV tokens and 1 to Q queries", 0, 0, 0},
+    {"--variants", "A,B,...",
+     "sections of kernels.ini, the native one first (sm90,mla1,h128); missing ones are said. A section with few_rows "
+     "leaves to that what the daemon would, save in --splits. h128: an adapter that pads the native one's heads to 128 "
+     "and sends four tokens a request",
+     0, 0, 0},
+    {"--batches", "LIST", "sequences, with commas between (1,4,16,64)", 0, 0, 0},
+    {"--q-len", "LIST", "queries of a sequence (4,8)", 0, 0, 0},
+    {"--kv-len", "LIST", "its keys (65536,131072)", 0, 0, 0},
+    {"--heads", "N", "by default 96", 0, 1, 128},
+    {"--iterations", "N", "launches of a graph", 20, 1, 1000},
+    {"--repeats", "N", "timed graphs", 15, 1, TIMES_REPEATS_MAX},
+    {"--warmup", "MS", "of each reference shape", 100, 0, 10000},
+    {"--raw", "MS", "of a launch of the raw-WGMMA loop; 0: not measured", 150, 0, 10000},
+    {"--splits-max", "N", "uniform splits that --splits tries", 64, 1, 64},
+    {"--own-kernels", NULL, "each variant by itself: the native one does not leave few rows to its few_rows", 0, 0, 0},
+    {"--no-parts", NULL, "does not time prepare, reducer and adapters alone", 0, 0, 0},
+    {NULL, NULL, NULL, 0, 0, 0},
+};
+
+const char bench_shapes_more[] =
     "\n"
-    "Parts; several in one run share its memory. Without any: --reference.\n"
-    "  --reference          the shapes for all variants: time, TFLOP/s, ratios, prepare/decode/reduce; geometric "
-    "means\n"
-    "  --splits             the planner's split choice against every uniform count and policy; native variant\n"
-    "  --errors [--quick]   f32 output against float64 on sampled rows, five data sets, all variants; quick: B 1 and "
-    "4\n"
-    "  --ablate             native with one thing changed at a time, first KV of the list; sections NATIVE-WHAT too\n"
-    "  --second             H 12,24,48,96, Q 1,4,8, KV 4K,32K,128K against the roofline [--batch 32] [--rate TFLOP/s]\n"
-    "  --rows, --kv         sweeps: Q 1 to 64 with B 4; KV 64 to 1M with B 1 and 8\n"
-    "  --ragged             sequences of 1 to KV tokens and 1 to Q queries\n"
-    "Options:\n"
-    "  --variants A,B,...   sections of kernels.ini, the native one first (sm90,mla1,h128); missing ones are said. A\n"
-    "                       section with few_rows leaves to that what the daemon would, save in --splits.\n"
-    "                       h128: an adapter that pads the native one's heads to 128 and sends four tokens a request\n"
-    "  --batches, --q-len, --kv-len LIST, --heads N   other shapes than B 1,4,16,64, Q 4,8, KV 65536,131072, H 96\n"
-    "  --iterations N       launches of a graph (20)\n"
-    "  --repeats N          timed graphs (15)\n"
-    "  --warmup MS          of each reference shape (100)\n"
-    "  --raw MS             of a launch of the raw-WGMMA loop, 0: not measured (150)\n"
-    "  --splits-max N       uniform splits that --splits tries (64)\n"
-    "  --own-kernels        each variant by itself: the native one does not leave few rows to its few_rows\n"
-    "  --no-parts           does not time prepare, reducer and adapters alone\n"
+    "Runs on this machine's first GPU, through libmla-kernels: e4m3 Q, KV and output, 64-token pages, causal, "
+    "shuffled\n"
+    "page tables and records in device memory, every launch on pages that are not in L2. Times are those of CUDA "
+    "graphs\n"
+    "of 20 launches, split-KV and reducer included, medians of 15 repeats, variants in turn. Several parts in one run\n"
+    "share its memory.\n"
     "\n"
-    "Prints us [q1 q3  min max]; \"1.2x A\" is this variant's rate over A's. --check: exit 1 when a bar is missed;\n"
-    "bars are for the 16 reference shapes and the whole second list. Files are written after every shape. Exit 77\n"
-    "without a GPU or a driver. mla-bench costs fits the planner's constants to the CSV of --splits.\n";
+    "Prints us [q1 q3  min max]; \"1.2x A\" is this variant's rate over A's. Bars are for the 16 reference shapes and\n"
+    "the whole second list. Files are written after every shape. Exit 77 without a GPU or a driver. mla-bench costs "
+    "fits\n"
+    "the planner's constants to the CSV of --splits.\n";
 
 static const struct mode modes[] = {
     {"--reference", reference_want, reference_run},
@@ -60,7 +77,7 @@ static const struct mode modes[] = {
 /* "1,4,16": numbers from 1 up. false after a line on stderr. */
 static bool take_list(int argc, char **argv, const char *name, uint32_t *list, uint32_t *n, bool *given)
 {
-    const char *text = bench_text_option(argc, argv, name, NULL);
+    const char *text = bench_text(bench_shapes_options, argc, argv, name);
     *given = text != NULL;
     if (!text)
         return true;
@@ -92,21 +109,23 @@ static bool take_options(int argc, char **argv, struct run *run, struct options 
         !take_list(argc, argv, "--q-len", run->lists.q, &run->lists.n_q, &run->own_q) ||
         !take_list(argc, argv, "--kv-len", run->lists.kv, &run->lists.n_kv, &run->own_kv))
         return false;
-    o->variants = bench_text_option(argc, argv, "--variants", "sm90,mla1,h128");
-    o->heads = bench_option(argc, argv, "--heads", 0, 0, 128);
-    o->splits_max = bench_option(argc, argv, "--splits-max", 64, 1, 64);
-    o->batch = bench_option(argc, argv, "--batch", 32, 1, 4096);
-    o->rate = bench_option(argc, argv, "--rate", 0, 0, 10000);
-    o->iterations = bench_option(argc, argv, "--iterations", 20, 1, 1000);
-    o->repeats = bench_option(argc, argv, "--repeats", 15, 1, TIMES_REPEATS_MAX);
-    o->warmup_ms = bench_option(argc, argv, "--warmup", 100, 0, 10000);
-    o->raw_ms = bench_option(argc, argv, "--raw", 150, 0, 10000);
-    run->no_parts = bench_flag(argc, argv, "--no-parts");
-    run->own_kernels = bench_flag(argc, argv, "--own-kernels");
-    run->quick = bench_flag(argc, argv, "--quick");
+    o->variants = bench_text(bench_shapes_options, argc, argv, "--variants");
+    if (!o->variants)
+        o->variants = "sm90,mla1,h128";
+    o->heads = bench_number(bench_shapes_options, argc, argv, "--heads");
+    o->splits_max = bench_number(bench_shapes_options, argc, argv, "--splits-max");
+    o->batch = bench_number(bench_shapes_options, argc, argv, "--batch");
+    o->rate = bench_number(bench_shapes_options, argc, argv, "--rate");
+    o->iterations = bench_number(bench_shapes_options, argc, argv, "--iterations");
+    o->repeats = bench_number(bench_shapes_options, argc, argv, "--repeats");
+    o->warmup_ms = bench_number(bench_shapes_options, argc, argv, "--warmup");
+    o->raw_ms = bench_number(bench_shapes_options, argc, argv, "--raw");
+    run->no_parts = bench_flag(bench_shapes_options, argc, argv, "--no-parts");
+    run->own_kernels = bench_flag(bench_shapes_options, argc, argv, "--own-kernels");
+    run->quick = bench_flag(bench_shapes_options, argc, argv, "--quick");
     bool any = false;
     for (size_t m = 0; m < MODES; m++)
-        any |= o->modes[m] = bench_flag(argc, argv, modes[m].flag);
+        any |= o->modes[m] = bench_flag(bench_shapes_options, argc, argv, modes[m].flag);
     o->modes[0] |= !any;
     if (o->heads < 0 || o->iterations < 0 || o->repeats < 0 || o->warmup_ms < 0 || o->raw_ms < 0 || o->splits_max < 0 ||
         o->batch < 0 || o->rate < 0)
@@ -212,10 +231,6 @@ int bench_shapes(int argc, char **argv, struct bench_report *report)
     static struct run run;
     struct options o;
     struct pool_wants wants = {.out_bytes = 1};
-    if (bench_flag(argc, argv, "--help")) {
-        fputs(help, stdout);
-        return BENCH_HELPED;
-    }
     run.report = report;
     report->title = "shapes";
     report->printed = true;

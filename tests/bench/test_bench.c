@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "tests/bench/gpu/data.h"
+#include "tests/bench/options.h"
 #include "tests/bench/report.h"
 #include "tests/bench/stats.h"
 #include "tests/support/check_main.h"
@@ -147,6 +148,51 @@ START_TEST(files_of_a_report)
 }
 END_TEST
 
+/* Bounds, defaults and --help are of one table. */
+START_TEST(options_of_a_table)
+{
+    static const struct bench_option table[] = {
+        {"--rounds", "N", "rounds", 9, 1, 20},
+        {"--cpu", "N", "of this machine", -1, 0, 7},
+        {"--from", "FILE",
+         "a text that is so long that it does not fit the line and has to be broken once before it comes to its end "
+         "down here",
+         0, 0, 0},
+        {"--quick", NULL, "a flag", 0, 0, 0},
+        {NULL, NULL, NULL, 0, 0, 0},
+    };
+    char words[][16] = {"--rounds", "20", "--quick", "--from", "x", "--rounds", "21", "--cpu"};
+    enum { WORDS = sizeof words / sizeof words[0] };
+    char *argv[WORDS], *text = NULL;
+    size_t bytes;
+    for (int i = 0; i < WORDS; i++)
+        argv[i] = words[i];
+    ck_assert_int_eq(bench_number(table, 0, argv, "--rounds"), 9);
+    ck_assert_int_eq(bench_number(table, WORDS, argv, "--rounds"), 20);
+    ck_assert_int_eq(bench_number(table, WORDS, argv, "--rounds"), -1);
+    ck_assert_int_eq(bench_number(table, WORDS, argv, "--rounds"), 9);
+    ck_assert_int_eq(bench_number_or(table, WORDS, argv, "--cpu", 3), 3); /* without its value */
+    ck_assert_int_eq(bench_options_end(WORDS, argv), -1);
+    argv[WORDS - 1] = NULL;
+    ck_assert_str_eq(bench_text(table, WORDS, argv, "--from"), "x");
+    ck_assert_ptr_null(bench_text(table, WORDS, argv, "--from"));
+    ck_assert(bench_flag(table, WORDS, argv, "--quick"));
+    ck_assert(!bench_flag(table, WORDS, argv, "--quick"));
+    ck_assert_int_eq(bench_options_end(WORDS, argv), 0);
+    FILE *out = open_memstream(&text, &bytes);
+    bench_options_print(table, out);
+    fclose(out);
+    ck_assert_str_eq(text,
+                     "  --rounds N             rounds (9; 1 to 20)\n"
+                     "  --cpu N                of this machine (0 to 7)\n"
+                     "  --from FILE            a text that is so long that it does not fit the line and has to be "
+                     "broken once before it\n"
+                     "                         comes to its end down here\n"
+                     "  --quick                a flag\n");
+    free(text);
+}
+END_TEST
+
 MLA_SUITE(bench)
 {
     TCase *tc = mla_tcase_timeout(suite, "bench", 60);
@@ -155,4 +201,5 @@ MLA_SUITE(bench)
     tcase_add_test(tc, table_is_a_permutation);
     tcase_add_test(tc, order_statistics);
     tcase_add_test(tc, files_of_a_report);
+    tcase_add_test(tc, options_of_a_table);
 }

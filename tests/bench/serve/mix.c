@@ -100,11 +100,19 @@ static int start_all(struct mix *m)
     return rc;
 }
 
+const struct bench_option bench_mix_options[] = {
+    SERVE_OPTIONS(500, 4),
+    {"--small-kv", "N", "keys of the small decodes", 4096, 64, 1 << 20},
+    {"--large-kv", "N", "keys of the large one", 131072, 64, 1 << 20},
+    {"--large-batch", "N", "its sequences", 64, 1, 1024},
+    {NULL, NULL, NULL, 0, 0, 0},
+};
+
 static int take_shapes(struct mix *m, int argc, char **argv)
 {
-    long small_kv = bench_option(argc, argv, "--small-kv", 4096, 64, 1 << 20);
-    long large_kv = bench_option(argc, argv, "--large-kv", 131072, 64, 1 << 20);
-    long large_batch = bench_option(argc, argv, "--large-batch", 64, 1, 1024);
+    long small_kv = bench_number(bench_mix_options, argc, argv, "--small-kv");
+    long large_kv = bench_number(bench_mix_options, argc, argv, "--large-kv");
+    long large_batch = bench_number(bench_mix_options, argc, argv, "--large-batch");
     if (small_kv < 0 || large_kv < 0 || large_batch < 0)
         return -1;
     m->serve.own_shapes = small_kv != 4096 || large_kv != 131072 || large_batch != 64;
@@ -116,7 +124,8 @@ static int take_shapes(struct mix *m, int argc, char **argv)
 
 int bench_mix(int argc, char **argv, struct bench_report *report)
 {
-    static struct mix m = {.serve = {.ms = 500, .rounds = 4}, .small = {.name = "small"}, .large = {.name = "large"}};
+    static struct mix m = {
+        .serve = {.options = bench_mix_options}, .small = {.name = "small"}, .large = {.name = "large"}};
     report->title = "mix";
     int rc = take_shapes(&m, argc, argv);
     if (rc == 0)

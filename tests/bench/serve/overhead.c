@@ -123,10 +123,17 @@ static void report_shape(struct overhead *o, size_t i)
     }
 }
 
+const struct bench_option bench_overhead_options[] = {
+    SERVE_OPTIONS(200, 5),
+    {"--kv-len", "N", "keys of all three shapes, by default 65536, 4096 and 4096", 0, 64, 1 << 20},
+    {"--batch", "N", "sequences of the third", 64, 1, 1024},
+    {NULL, NULL, NULL, 0, 0, 0},
+};
+
 static int take_shapes(struct overhead *o, int argc, char **argv)
 {
-    long kv = bench_option(argc, argv, "--kv-len", 0, 64, 1 << 20);
-    long batch = bench_option(argc, argv, "--batch", 64, 1, 1024);
+    long kv = bench_number(bench_overhead_options, argc, argv, "--kv-len");
+    long batch = bench_number(bench_overhead_options, argc, argv, "--batch");
     if (kv < 0 || batch < 0)
         return -1;
     o->serve.own_shapes = kv != 0 || batch != 64;
@@ -140,7 +147,7 @@ static int take_shapes(struct overhead *o, int argc, char **argv)
 
 int bench_overhead(int argc, char **argv, struct bench_report *report)
 {
-    static struct overhead o = {.serve = {.ms = 200, .rounds = 5}, .client = {.name = "bench-overhead"}};
+    static struct overhead o = {.serve = {.options = bench_overhead_options}, .client = {.name = "bench-overhead"}};
     report->title = "overhead";
     int rc = take_shapes(&o, argc, argv);
     if (rc == 0)

@@ -32,11 +32,11 @@ static int probe(void)
 int serve_open(struct serve *s, int argc, char **argv, struct bench_report *report, bool with_mps)
 {
     s->report = report;
-    s->mlad = bench_text_option(argc, argv, "--mlad", NULL);
-    s->setting = bench_text_option(argc, argv, "--set", NULL);
-    s->ms = bench_option(argc, argv, "--ms", s->ms, 1, 60000);
-    s->rounds = bench_option(argc, argv, "--rounds", s->rounds, 1, SERVE_ROUNDS_MAX);
-    long heads = bench_option(argc, argv, "--heads", 96, 1, 128);
+    s->mlad = bench_text(s->options, argc, argv, "--mlad");
+    s->setting = bench_text(s->options, argc, argv, "--set");
+    s->ms = bench_number(s->options, argc, argv, "--ms");
+    s->rounds = bench_number(s->options, argc, argv, "--rounds");
+    long heads = bench_number(s->options, argc, argv, "--heads");
     if (s->ms < 0 || s->rounds < 0 || heads < 0 || bench_options_end(argc, argv) != 0)
         return -1;
     s->heads = (uint32_t)heads;

@@ -13,6 +13,7 @@ struct serve {
     const char *mlad;
     const char *setting; /* "section.key=value" of all daemons; NULL: none */
     long ms, rounds;     /* of one way in one round; rounds */
+    const struct bench_option *options;
     uint32_t heads;
     bool own_shapes; /* other than those that bars are for */
     int cpus[SERVE_CPUS_MAX];
@@ -21,7 +22,18 @@ struct serve {
     struct bench_report *report;
 };
 
-/* Takes --mlad, --set, --ms, --rounds, --heads; makes the folders. with_mps: also starts a server. 0, or -1 or
+/* Of all of them: the first rows of their tables. */
+#define SERVE_OPTIONS(ms, rounds)                                                                                      \
+    {"--mlad", "PATH", "the daemon (the one beside this program, or of the same build)", 0, 0, 0},                     \
+        {"--set", "SECTION.KEY=V", "a setting of all daemons", 0, 0, 0},                                               \
+        {"--ms", "N", "of one way in one round", ms, 1, 60000},                                                        \
+        {"--rounds", "N", "of all ways, in turn", rounds, 1, SERVE_ROUNDS_MAX},                                        \
+    {                                                                                                                  \
+        "--heads", "N", "of every decode", 96, 1, 128                                                                  \
+    }
+#define SERVE_ROUNDS_MAX 100
+
+/* Takes those options, of s->options; makes the folders. with_mps: also starts a server. 0, or -1 or
  * BENCH_SKIPPED after a line. */
 int serve_open(struct serve *s, int argc, char **argv, struct bench_report *report, bool with_mps);
 void serve_close(struct serve *s);
@@ -41,7 +53,6 @@ int serve_crew(struct serve *s, struct crew_member *members, size_t n, const str
                const char *mps);
 
 /* Sample of a way over the rounds. */
-#define SERVE_ROUNDS_MAX 100
 struct serve_series {
     double values[SERVE_ROUNDS_MAX];
     size_t n;

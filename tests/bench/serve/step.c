@@ -154,14 +154,23 @@ static int measure_death(struct step *s, enum way way)
     return 0;
 }
 
+const struct bench_option bench_step_options[] = {
+    SERVE_OPTIONS(200, 3),
+    {"--kv-len", "N", "keys of every layer, by default 4096, 16384 and 65536 in turn", 0, 64, 1 << 20},
+    {"--layers", "N", "of a step", LAYERS, 1, STEPPER_LAYERS_MAX},
+    {"--weight-rows", "N", "of the kernel that stands for a layer's other work", WEIGHTS_ROWS, 1, 1 << 20},
+    {"--workers", "N", "at most", WORKERS_MAX, 1, WORKERS_MAX},
+    {NULL, NULL, NULL, 0, 0, 0},
+};
+
 static int take_shapes(struct step *s, int argc, char **argv)
 {
     static const uint32_t lengths[] = {4096, 16384, 65536};
     struct stepper_config *c = &s->configs[OWN];
-    long kv = bench_option(argc, argv, "--kv-len", 0, 64, 1 << 20);
-    long layers = bench_option(argc, argv, "--layers", LAYERS, 1, STEPPER_LAYERS_MAX);
-    long rows = bench_option(argc, argv, "--weight-rows", WEIGHTS_ROWS, 1, 1 << 20);
-    long most = bench_option(argc, argv, "--workers", WORKERS_MAX, 1, WORKERS_MAX);
+    long kv = bench_number(bench_step_options, argc, argv, "--kv-len");
+    long layers = bench_number(bench_step_options, argc, argv, "--layers");
+    long rows = bench_number(bench_step_options, argc, argv, "--weight-rows");
+    long most = bench_number(bench_step_options, argc, argv, "--workers");
     if (kv < 0 || layers < 0 || rows < 0 || most < 0)
         return -1;
     s->serve.own_shapes = kv != 0 || layers != LAYERS || rows != WEIGHTS_ROWS;
@@ -202,7 +211,7 @@ static void fill_report(struct step *s)
 
 int bench_step(int argc, char **argv, struct bench_report *report)
 {
-    static struct step s = {.serve = {.ms = 200, .rounds = 3}};
+    static struct step s = {.serve = {.options = bench_step_options}};
     report->title = "step";
     int rc = take_shapes(&s, argc, argv);
     if (rc == 0)

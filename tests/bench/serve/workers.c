@@ -153,10 +153,17 @@ static void report_count(struct workers *w, size_t c)
                           serve_median(&w->gap_us[c]), 5);
 }
 
+const struct bench_option bench_workers_options[] = {
+    SERVE_OPTIONS(200, 3),
+    {"--kv-len", "N", "keys of every decode", 65536, 64, 1 << 20},
+    {"--workers", "N", "at most", WORKERS_MAX, 1, WORKERS_MAX},
+    {NULL, NULL, NULL, 0, 0, 0},
+};
+
 static int take_shapes(struct workers *w, int argc, char **argv)
 {
-    long kv = bench_option(argc, argv, "--kv-len", 65536, 64, 1 << 20);
-    long most = bench_option(argc, argv, "--workers", WORKERS_MAX, 1, WORKERS_MAX);
+    long kv = bench_number(bench_workers_options, argc, argv, "--kv-len");
+    long most = bench_number(bench_workers_options, argc, argv, "--workers");
     if (kv < 0 || most < 0)
         return -1;
     w->q_len = 4;
@@ -179,7 +186,7 @@ static void make_configs(struct workers *w)
 
 int bench_workers(int argc, char **argv, struct bench_report *report)
 {
-    static struct workers w = {.serve = {.ms = 200, .rounds = 3}, .client = {.name = "bench-worker"}};
+    static struct workers w = {.serve = {.options = bench_workers_options}, .client = {.name = "bench-worker"}};
     report->title = "workers";
     int rc = take_shapes(&w, argc, argv);
     if (rc == 0)
