@@ -1,5 +1,6 @@
-# The kernel files and their manifest, in the folder kernels of the build tree and of the installation. A section of the
-# manifest is written here beside the rule that makes its file; kernels/host/manifest.h says what the keys mean.
+# The kernel files and their manifest, in the folder kernels of the build tree and of the installation; those that are for
+# measuring are in the build tree only. A section of the manifest is written here beside the rule that makes its file;
+# kernels/host/manifest.h says what the keys mean.
 set(MLAD_KERNEL_LOGS "")
 set(mlad_manifest "")
 
@@ -150,16 +151,27 @@ mlad_sm90_kernel(-96 2 48 217784 1120 sm90-64)
 mlad_sm90_kernel(-64 1 64 209592 1400 sm90-48)
 mlad_sm90_kernel(-48 1 48 205496 1310 sm90-32)
 mlad_sm90_kernel(-32 1 32 201400 1220 "")
-mlad_sm90_kernel(-nopromotion 2 64 225976 1195 "" MLA_SM90_PROMOTION=0)
 mlad_generic_kernel(sm_90a cubin 2 124928 90 90)
 mlad_generic_kernel(compute_80 ptx 1 88064 80 9999 sm_80 sm_90 sm_100 sm_120)
-mlad_mla1_kernel(222800)
-mlad_h128_kernels()
 
-file(CONFIGURE OUTPUT "${MLAD_KERNELS_DIR}/kernels.ini" @ONLY CONTENT
+function(mlad_write_manifest PATH)
+  file(CONFIGURE OUTPUT "${PATH}" @ONLY CONTENT
 "; Kernel files of mlad @PROJECT_VERSION@, nvcc @MLAD_CUDA_VERSION@; made by the build, not meant to be edited.
 @mlad_manifest@")
+endfunction()
+
+# What users get.
+set(mlad_installed_manifest "${CMAKE_CURRENT_BINARY_DIR}/installed/kernels.ini")
+mlad_write_manifest("${mlad_installed_manifest}")
+install(FILES ${MLAD_KERNEL_FILES} "${mlad_installed_manifest}"
+  DESTINATION "${CMAKE_INSTALL_LIBDIR}/mlad/kernels" COMPONENT daemon)
+
+# What only tests and mla-bench use, which are not installed: in the build tree, and in the portable folder beside them.
+if(MLAD_BUILD_TESTS)
+  mlad_sm90_kernel(-nopromotion 2 64 225976 1195 "" MLA_SM90_PROMOTION=0)
+  mlad_mla1_kernel(222800)
+  mlad_h128_kernels()
+endif()
+mlad_write_manifest("${MLAD_KERNELS_DIR}/kernels.ini")
 add_custom_target(mlad_kernel_files ALL DEPENDS ${MLAD_KERNEL_FILES} ${MLAD_KERNEL_LOGS})
 set(MLAD_KERNEL_LOGS "${MLAD_KERNEL_LOGS}" CACHE INTERNAL "what ptxas says of each kernel")
-install(FILES ${MLAD_KERNEL_FILES} "${MLAD_KERNELS_DIR}/kernels.ini"
-  DESTINATION "${CMAKE_INSTALL_LIBDIR}/mlad/kernels" COMPONENT daemon)

@@ -1,8 +1,8 @@
 #!/bin/bash
 # The Debian packages of a folder: package.sh FOLDER [--root]
-#   lintian finds no error; unpacked, daemon, tool, library and headers work together: a worker built from the packages
-#   decodes. With --root they are installed in a fresh Debian root (mmdebstrap, network, root), started, used, reloaded,
-#   removed and purged there.
+#   lintian finds no error; kernels are those that users need; unpacked, daemon, tool, library and headers work together:
+#   a worker built from the packages decodes. With --root they are installed in a fresh Debian root (mmdebstrap, network,
+#   root), started, used, reloaded, removed and purged there.
 set -euo pipefail
 [ $# -ge 1 ] || { echo "usage: package.sh FOLDER [--root]" >&2; exit 2; }
 folder=$(cd "$1" && pwd)
@@ -37,11 +37,25 @@ use() { # prefix of commands, folder of the programs, worker, socket
   daemon=
 }
 
+# Kernel files and the sections that name them: all there, nothing that is for measuring alone. Without CUDA none.
+kernels() { # root
+  local ini beside named few
+  ini=$(find "$1/usr/lib" -path '*/mlad/kernels/kernels.ini')
+  [ -n "$ini" ] || { echo "no kernels: built without CUDA"; return 0; }
+  beside=$(find "$(dirname "$ini")" -type f ! -name kernels.ini -printf '%f\n' | sort)
+  named=$(sed -n 's/^[a-z]*_file = //p' "$ini" | sort -u)
+  [ "$named" = "$beside" ] || { echo "kernels.ini names $named; beside it: $beside"; return 1; }
+  few=$(sed -n 's/^few_rows = //p' "$ini" | sort -u)
+  named=$(sed -n -e '/^\[/h' -e '/^by_name_only = 1/{g;s/[][]//gp}' "$ini" | sort -u)
+  [ "$named" = "$few" ] || { echo "sections by name only: $named; few_rows of others: $few"; return 1; }
+}
+
 unpacked() {
   local deb root=$work/unpacked
   for deb in "${debs[@]}"; do
     dpkg-deb -x "$deb" "$root"
   done
+  kernels "$root"
   dpkg-deb --ctrl-tarfile "$folder"/mlad_"$version"_*.deb | tar -xO ./conffiles | grep -qx /etc/mlad/mlad.conf
   libraries=$(dirname "$(ls "$root"/usr/lib/*/libmla.so)")
   "${CC:-cc}" -I "$root/usr/include" -o "$work/worker" "$root/usr/share/doc/mlad/examples/worker.c" \
