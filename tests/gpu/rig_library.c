@@ -1,6 +1,7 @@
 #include "tests/gpu/rig_library.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,23 +9,19 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "kernels/host/internal.h"
 #include "tests/support/reference.h"
 
 /* P is rounded to 11 bits, and 131,072 keys are summed in the f32 accumulators of the tensor cores: what an element of
  * O was seen to be off by at most, with room, relative to its row. */
 #define ACCURACY_F16_P 3e-3
 
-/* by_name: opened only when MLA_TEST_VARIANT names it. */
-static const struct variant {
+/* The sections that are tested. */
+static struct variant {
     const char *name;
     double accuracy;
-    bool by_name;
-} variants[] = {
-    {"sm90", REF_ACCURACY_E4M3_P, false},      {"sm90-64", REF_ACCURACY_E4M3_P, false},
-    {"generic-sm_90a", ACCURACY_F16_P, false}, {"generic-compute_80", ACCURACY_F16_P, false},
-    {"sm90-96", REF_ACCURACY_E4M3_P, true},    {"sm90-48", REF_ACCURACY_E4M3_P, true},
-    {"sm90-32", REF_ACCURACY_E4M3_P, true},    {"mla1", REF_ACCURACY_E4M3_P, true},
-};
+} variants[KERNELS_MANIFEST_SECTIONS];
+static int n_variants;
 
 /* Memory beyond the partials that a launch of any case here may need. */
 #define SCRATCH_BYTES (64u << 20)
@@ -80,18 +77,57 @@ int lib_probe(void)
     return WEXITSTATUS(status);
 }
 
+static bool is_listed(const char *name)
+{
+    for (int i = 0; i < n_variants; i++)
+        if (strcmp(variants[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* The kernels with a prepare kernel are those that have P in e4m3. */
+static void list_section(const struct kernels_section *section)
+{
+    if (!is_listed(section->name))
+        variants[n_variants++] =
+            (struct variant){section->name, section->prepare_threads != 0 ? REF_ACCURACY_E4M3_P : ACCURACY_F16_P};
+}
+
+/* A list that comes out empty would pass every test without having run one. */
+static void list_failed(const char *what, const char *why)
+{
+    fprintf(stderr, "%s: %s\n", what, why);
+    exit(1);
+}
+
 int rig_backends(void)
 {
+    static struct kernels_manifest manifest;
     const char *only = getenv("MLA_TEST_VARIANT");
-    const int n = sizeof(variants) / sizeof(variants[0]);
-    bool known = only == NULL;
-    for (int i = 0; i < n; i++)
-        known |= only != NULL && strcmp(only, variants[i].name) == 0;
-    if (!known) { /* or every test would pass without having run */
-        fprintf(stderr, "MLA_TEST_VARIANT=%s: no variant that is tested\n", only);
-        exit(1);
+    char directory[PATH_MAX], path[PATH_MAX + 16], why[1024] = "";
+    if (n_variants > 0)
+        return n_variants;
+    int rc = kernels_find_directory(NULL, directory, sizeof(directory), why, sizeof(why));
+    snprintf(path, sizeof(path), "%s/%s", directory, KERNELS_MANIFEST_NAME);
+    if (rc != 0 || kernels_manifest_read(path, &manifest, why, sizeof(why)) != 0)
+        list_failed("kernels", why);
+    for (uint32_t i = 0; i < manifest.n_sections; i++) {
+        const struct kernels_section *section = &manifest.sections[i];
+        if (only != NULL ? strcmp(only, section->name) == 0 : !section->by_name_only)
+            list_section(section);
+        while (only == NULL && !manifest.sections[i].by_name_only && section->few_rows[0] != '\0') {
+            section = kernels_manifest_find(&manifest, section->few_rows);
+            list_section(section);
+        }
     }
-    return n;
+    if (n_variants == 0)
+        list_failed(only != NULL ? only : path, "no variant that is tested (MLA_TEST_VARIANT)");
+    return n_variants;
+}
+
+const char *lib_variant(int index)
+{
+    return variants[index].name;
 }
 
 static void take_facts(uint64_t workspace_bytes)
@@ -112,9 +148,9 @@ bool rig_open_config(struct rig *rig, int index, const struct be_config *config)
     char why[1024] = "";
     memset(rig, 0, sizeof(*rig));
     memset(&lib, 0, sizeof(lib));
-    const struct variant *variant = &variants[index];
-    if (only != NULL ? strcmp(only, variant->name) != 0 : variant->by_name)
+    if (index >= rig_backends())
         return false;
+    const struct variant *variant = &variants[index];
     lib_context();
     struct mla_kernels_options options = {
         .size = sizeof(options), .variant = variant->name, .programmatic = getenv("MLA_TEST_PROGRAMMATIC") != NULL};

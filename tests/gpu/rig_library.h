@@ -1,6 +1,8 @@
 /* The rig of tests/support/rig.h over libmla-kernels alone: no daemon, no backend. Registered memory is device memory
- * with a copy in this process, the daemon's records are pinned host memory. Each fitting section of the manifest is one
- * "backend" (MLA_TEST_VARIANT=name: only that). MLA_TEST_PROGRAMMATIC=1 sets mla_kernels_options.programmatic.
+ * with a copy in this process, the daemon's records are pinned host memory. Each section of the manifest that
+ * libmla-kernels may take by itself, first or as few_rows of another, is one "backend", and skipped where it does not
+ * fit the device; MLA_TEST_VARIANT=name: only that section, whichever it is. MLA_TEST_PROGRAMMATIC=1 sets
+ * mla_kernels_options.programmatic.
  */
 #ifndef MLA_TESTS_GPU_RIG_LIBRARY_H
 #define MLA_TESTS_GPU_RIG_LIBRARY_H
@@ -36,6 +38,9 @@ struct lib {
     struct be_facts facts;
 };
 extern struct lib lib;
+
+/* The section of rig_open()'s index. */
+const char *lib_variant(int index);
 
 /* Aborts the test with the driver's words unless the call succeeded. */
 #define LIB_OK(call) lib_ok(lib.driver.call, #call)

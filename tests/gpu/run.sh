@@ -203,7 +203,7 @@ section_kernels() {
   [ "$quick" -eq 0 ] || pattern='^(library_open|library|backend_tails|backend_faults)$'
   beside=5
   for suite in $(suites gpu_kernels "$pattern" | grep -Ev '^(timing|sanitizer)$'); do
-    start kernels 240 "$dir/gpu_kernels" "$suite"
+    start kernels 420 "$dir/gpu_kernels" "$suite"
   done
   finish
   cat "$work"/*.out | grep '^accuracy ' | tee -a "$log"
@@ -278,7 +278,7 @@ section_sanitizer() {
     return
   fi
   beside=2
-  for variant in generic-sm_90a sm90 sm90-96 sm90-64 sm90-48 sm90-32; do
+  for variant in $("$dir/gpu_kernels" --variants | grep -v '^generic-compute_'); do # that is generic-sm_90a's source
     for tool in memcheck racecheck initcheck synccheck; do
       more=${MLA_SANITIZER_OPTIONS:-}
       [ "$tool" != racecheck ] || more="--racecheck-report all $more"

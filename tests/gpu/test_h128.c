@@ -64,11 +64,20 @@ static void run_padded(struct dc *c, uint32_t splits)
     h128_close(h);
 }
 
+/* With the first kernels that fit. */
+static bool open_any(struct rig *rig)
+{
+    for (int i = 0; i < rig_backends(); i++)
+        if (rig_open(rig, i))
+            return true;
+    return false;
+}
+
 /* By the library, then by the adapter: both against float64, and statuses the same. */
 static void check_shape(const struct dc_shape *shape, uint32_t splits, uint32_t bad_entry_of)
 {
     struct rig rig;
-    if (!rig_open(&rig, 0) && !rig_open(&rig, 3))
+    if (!open_any(&rig))
         return;
     struct dc *c = dc_new(&rig);
     struct dc_job *job = dc_add(c, shape);
@@ -143,7 +152,7 @@ END_TEST
 START_TEST(refusals)
 {
     struct rig rig;
-    if (!rig_open(&rig, 0) && !rig_open(&rig, 3))
+    if (!open_any(&rig))
         return;
     char why[512] = "";
     struct h128 *h;

@@ -214,6 +214,38 @@ START_TEST(few_rows_come_along)
 }
 END_TEST
 
+/* Every kind that the library may take by itself on this device, and its few_rows, is among what tests run for; here
+ * all that fits opens by its name, too. */
+START_TEST(all_kinds_are_tested)
+{
+    lib_context();
+    struct mla_kernels_options options = {.size = sizeof(options)};
+    struct mla_kernels *kernels = NULL;
+    char why[1024] = "";
+    int n = rig_backends(), seen = 0;
+    ck_assert_msg(mla_kernels_open(&lib.driver, &options, &kernels, why, sizeof(why)) == 0, "%s", why);
+    int compute_capability = mla_kernels_facts(kernels)->compute_capability;
+    for (struct mla_kernels *k = kernels; k != NULL; k = mla_kernels_few_rows(k))
+        for (int i = 0; i < n; i++)
+            seen += strcmp(lib_variant(i), mla_kernels_facts(k)->variant) == 0;
+    int kinds = 0;
+    for (struct mla_kernels *k = kernels; k != NULL; k = mla_kernels_few_rows(k))
+        kinds++;
+    mla_kernels_close(kernels);
+    if (getenv("MLA_TEST_VARIANT") == NULL) {
+        ck_assert_int_eq(seen, kinds);
+        ck_assert_int_ge(n, kinds + 1); /* the plain ones */
+    }
+    for (int i = 0; compute_capability == 90 && i < n; i++) {
+        options.variant = lib_variant(i);
+        ck_assert_msg(mla_kernels_open(&lib.driver, &options, &kernels, why, sizeof(why)) == 0, "%s", why);
+        ck_assert_str_eq(mla_kernels_facts(kernels)->variant, options.variant);
+        mla_kernels_close(kernels);
+    }
+    LIB_OK(cuDevicePrimaryCtxRelease(lib.device));
+}
+END_TEST
+
 START_TEST(launches_without_work)
 {
     struct rig rig;
@@ -452,6 +484,7 @@ MLA_SUITE(library_open)
     tcase_add_test(tc, what_is_wrong_is_said);
     tcase_add_test(tc, what_is_wrong_with_few_rows_is_said);
     tcase_add_test(tc, few_rows_come_along);
+    tcase_add_test(tc, all_kinds_are_tested);
     rig_add(tc, launches_without_work);
     rig_add(tc, records_written_again);
 }

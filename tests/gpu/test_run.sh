@@ -28,7 +28,10 @@ cat >"$CK_XML_LOG_FILE_NAME" <<X
 X
 [ "$1" = backend_good ]
 E
-printf '#!/bin/bash\nexit 0\n' >"$work/dir/gpu_kernels"
+cat >"$work/dir/gpu_kernels" <<'E'
+#!/bin/bash
+[ "${1:-}" != --variants ] || printf '%s\n' sm90 sm90-96 sm90-64 sm90-48 sm90-32 generic-sm_90a generic-compute_80
+E
 
 # compute-sanitizer: racecheck finds 300 hazards behind a line of the program, the others nothing.
 cat >"$work/bin/compute-sanitizer" <<'E'
