@@ -124,6 +124,8 @@ void cu_stop(struct backend *be)
     be_steps_free(&be->steps);
     if (be->stream && !be->lost)
         cu_ok(be, be->cu.cuStreamSynchronize(be->stream), "cuStreamSynchronize");
+    if (be->copies && !be->lost) /* records of what was expected and did not come */
+        cu_ok(be, be->cu.cuStreamSynchronize(be->copies), "cuStreamSynchronize");
     cu_unmap_all(be);
     cu_slots_close(be);
     if (be->arena_memory && !be->lost)
