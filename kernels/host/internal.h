@@ -39,7 +39,6 @@ struct mla_kernels {
     CUmodule decode_module;
     CUmodule reduce_module;
     CUfunction prepare;
-    CUfunction park; /* park.h; NULL: none */
     CUfunction decode;
     CUfunction reduce;
     struct kernels_inline inlines[KERNELS_INLINES_MAX]; /* the smallest first */
@@ -62,9 +61,6 @@ int kernels_tensor_maps(struct mla_kernels *kernels, const struct mla_abi_job *j
 /* choose.c: which of n kinds of kernels, each with fewer rows to a unit than the one before it, a request is for, as
  * mla_kernels_for() says. */
 size_t kernels_choose(const struct mla_kernels_facts *const *kinds, size_t n, const struct plan_request *request);
-
-/* A bit beside those of mla_kernels_launch_some(): the park kernel is in front of the prepare kernel. */
-#define KERNELS_BEHIND_PARK 8u
 
 /* units.c: what kernels with a prepare kernel need beside abi.h. */
 static inline bool kernels_have_units(const struct mla_kernels *kernels)

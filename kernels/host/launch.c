@@ -277,8 +277,6 @@ int mla_kernels_launch_some(const struct mla_kernels *k, CUstream stream, const 
     int rc = make_grids(k, launch, grids);
     if (rc != 0)
         return rc < 0 ? rc : 0;
-    if (which & KERNELS_BEHIND_PARK)
-        grids[PREPARE].programmatic = k->programmatic;
     return put_grids(k, stream, launch, grids, which, result);
 }
 

@@ -224,17 +224,6 @@ static int find_others(const struct opening *o, const char *path)
     return result == CUDA_SUCCESS ? 0 : lacks(o, path, entry, result);
 }
 
-/* Launches wait on the device for a word only where the prepare kernel's file has what waits. */
-static int find_park(const struct opening *o)
-{
-    struct mla_kernels *k = o->k;
-    char entry[sizeof k->section.prepare_entry + 32];
-    snprintf(entry, sizeof entry, "%s_park", k->section.prepare_entry);
-    k->park = NULL;
-    CUresult result = k->driver->cuModuleGetFunction(&k->park, k->prepare_module, entry);
-    return result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_FOUND ? 0 : driver_refuses(o, entry, result);
-}
-
 static int open_section(const struct opening *o)
 {
     struct mla_kernels *k = o->k;
@@ -245,8 +234,6 @@ static int open_section(const struct opening *o)
         rc = load(o, s->prepare_file, s->prepare_entry, &k->prepare_module, &k->prepare, path, sizeof path);
     if (rc == 0 && kernels_have_units(k))
         rc = find_others(o, path);
-    if (rc == 0 && kernels_have_units(k))
-        rc = find_park(o);
     if (rc == 0)
         rc = load(o, s->decode_file, s->decode_entry, &k->decode_module, &k->decode, k->facts.file,
                   sizeof k->facts.file);

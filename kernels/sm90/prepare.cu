@@ -16,7 +16,6 @@
 #include "kernels/ptx/grid.cuh"
 #include "kernels/sm90/end.cuh"
 #include "kernels/sm90/launch.h"
-#include "kernels/sm90/park.cuh"
 
 namespace mla::sm90
 {
@@ -351,7 +350,6 @@ template <uint32_t kBytes> __device__ __forceinline__ void prepare_inline(const 
 extern "C" __global__ void __launch_bounds__(512) mla_prepare_sm90(const __grid_constant__ mla_sm90_launch launch)
 {
     __shared__ mla::sm90::Shared sh;
-    mla::grid_wait(); /* for the park kernel */
     mla::grid_launch_dependents();
     mla::sm90::prepare(launch, 0, sh);
 }

@@ -301,12 +301,9 @@ static int stops_half_way(struct peer *parent, void *arg)
     return 0;
 }
 
-/* No layer waits in a kernel here: such a kernel reads memory that goes with the daemon, and faults behind an MPS
- * server for all its clients. */
 START_TEST(daemon_killed_half_way)
 {
     struct peer peer;
-    gpu_daemon_parks = false;
     gpu_daemon_start(&d, "");
     peer_start(&peer, stops_half_way, NULL);
     peer_hear(&peer, 'h');

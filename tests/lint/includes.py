@@ -14,7 +14,7 @@ ALLOWED = {
     "proto": (),
     "kernels/abi": (),
     "kernels/plan": ("kernels/abi",),
-    "kernels/host": ("kernels/plan", "kernels/abi", "kernels/sm90/launch.h", "kernels/sm90/park.h"),
+    "kernels/host": ("kernels/plan", "kernels/abi", "kernels/sm90/launch.h"),
     "kernels/ptx": (),
     "kernels/device": ("kernels/ptx", "kernels/abi"),
     "kernels/generic": ("kernels/device", "kernels/ptx", "kernels/abi"),

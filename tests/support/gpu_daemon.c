@@ -135,8 +135,6 @@ void gpu_gate_open(void)
     close(fd);
 }
 
-bool gpu_daemon_parks = true;
-
 static void fake_environment(bool of_daemon)
 {
     char text[400] = "";
@@ -144,8 +142,6 @@ static void fake_environment(bool of_daemon)
         snprintf(text, sizeof(text), "report=%s;faults=%s/rules;mps=%d", files, files,
                  strcmp(gpu_isolation(), "shared") == 0);
     setenv("MLA_FAKE_CUDA", text, 1);
-    /* shared: layers of lone steps wait on the stream, daemon/backend/cuda/cuda.h */
-    setenv("MLA_CUDA_PARK", gpu_daemon_parks ? "1" : "0", 1);
 }
 
 static void remove_files(void)

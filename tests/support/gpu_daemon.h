@@ -33,9 +33,6 @@ bool gpu_is_fake(void);
  */
 const char *gpu_isolation(void);
 
-/* Whether daemons that are started let layers wait in a kernel; true unless a test says otherwise. */
-extern bool gpu_daemon_parks;
-
 /* daemon_start() with the CUDA backend and 64 MiB of workspace; long jobs are not cut into launches. rules: of the fake
  * driver in the daemon, "" for none; ignored on a real one. */
 void gpu_daemon_start(struct daemon *d, const char *rules);

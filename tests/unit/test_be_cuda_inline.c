@@ -119,12 +119,10 @@ END_TEST
 
 /* Records of layers are copied before their words come, as far as there is time, and go with the launch all the same
  * when nothing runs; not where they are to be copied in any case. While that copy is still on its way they go to
- * another place: no two write one at the same time, as the sanitizer for threads sees. No layer waits on the stream
- * here. */
+ * another place: no two write one at the same time, as the sanitizer for threads sees. */
 START_TEST(layers)
 {
     const bool with = _i != 1, slow_copies = _i == 2;
-    ck_assert_int_eq(setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1), 0);
     ck_assert_int_eq(setenv("MLA_CUDA_BLOB", with ? "" : "copied", 1), 0);
     struct rig rig = cuda_rig();
     struct stepper s;

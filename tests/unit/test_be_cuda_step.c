@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/backend/cuda/gpu.h"
-
 static struct mla_fake_report before;
 
 uint64_t step_calls(enum mla_fake_call call)
@@ -16,8 +14,6 @@ uint64_t step_calls(enum mla_fake_call call)
 
 struct rig step_rig(void)
 {
-    cu_park_most_ns = 60 * MLA_NS_PER_S;
-    ck_assert_int_eq(setenv("MLA_FAKE_CUDA", "mps=1", 1), 0);
     ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", "0", 0), 0); /* launches are counted */
     return cuda_rig();
 }

@@ -6,9 +6,8 @@
 #include "tests/support/decode_case.h"
 #include "tests/unit/test_be_cuda.h"
 
-#define LAYERS   3u
-#define WORD     8u /* 64-bit words to the next cache line */
-#define LAUNCHES 4u /* of a layer that waits on the stream; one less where none does */
+#define LAYERS 3u
+#define WORD   8u /* 64-bit words to the next cache line */
 
 /* Events are taken meanwhile, as the loop would. */
 #define WAIT_UNTIL(rig, condition)                                                                                     \
@@ -29,8 +28,7 @@ struct stepper {
     struct ticket ticket;
 };
 
-/* Behind an MPS server, and without graphs unless the environment says so: elsewhere nothing waits. What waits does so
- * for long: this machine may be slow. */
+/* Without graphs unless the environment says so. */
 struct rig step_rig(void);
 
 struct dc *step_case(struct rig *rig, uint64_t seed);

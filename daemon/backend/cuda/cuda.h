@@ -10,10 +10,6 @@
  * otherwise), and a kernel instead of the stream tells its end.
  * MLA_CUDA_GRAPHS=1: batches that come again with the same plan, with nothing running, go as graphs, in one call of the
  * driver, as layers of steps do when their plan stays; and layers do so sooner. =0: neither do.
- * MLA_CUDA_PARK=1: behind an MPS server the next layer of a lone step is put on the stream before its word has come,
- * for which a kernel of one warp waits there; but not with the driver's own CUDA_LAUNCH_BLOCKING=1 or
- * CUDA_DEVICE_MAX_CONNECTIONS=1. Off otherwise, and not for a node that serves: that kernel reads memory of mlad's own,
- * and an mlad that is killed meanwhile faults it, and with it the other clients of the MPS server (seen on an H200).
  * tests/README.md has what these do to times on a GPU.
  */
 #ifndef MLA_DAEMON_BACKEND_CUDA_CUDA_H

@@ -118,17 +118,6 @@ struct cu_ahead {
     struct cu_graph graph;
 };
 
-/* A layer on the stream that waits for its word: park.c. */
-struct cu_park {
-    struct be_steps_batch *parked; /* NULL: none */
-    uint64_t prepared_at;          /* of it: the record may be another's since */
-    uint64_t number;               /* of the last one */
-    uint64_t not_before_ns;
-    void *pinned; /* words */
-    CUdeviceptr device;
-    CUdeviceptr out; /* for rows of what is let go */
-};
-
 enum cu_state { CU_STARTING, CU_RUNNING, CU_ENDED };
 
 struct cu_options {
@@ -142,7 +131,6 @@ struct cu_options {
     bool blob_pageable;
     bool blob_inline;  /* with the launch, where it fits, when nothing runs */
     bool blob_always;  /* and when something does */
-    bool parks;        /* park.c */
     bool programmatic; /* kernels of a launch overlap where they can */
     bool chains;       /* and launches in a row */
     enum cu_graphs {
@@ -190,11 +178,6 @@ struct backend {
     struct mla_error lost_error;
     struct cu_slot slots[CU_SLOTS];
     struct cu_ahead ahead[BE_STEPS_BATCHES];
-    struct cu_park park;
-    struct cu_ran {
-        bool kernels; /* some launch had items; a reducer */
-        bool reducer;
-    } ran[MLA_KERNELS_KINDS_MAX]; /* of kernels, and of their few_rows */
     uint32_t first_slot;
     uint32_t n_slots;
     uint64_t last_value;
@@ -213,8 +196,6 @@ struct backend {
 /* Deadlines of be_open() and be_close() for the GPU thread; tests shorten them. */
 extern uint64_t cu_open_deadline_ns;
 extern uint64_t cu_close_deadline_ns;
-/* How long a layer waits on the stream for its word; likewise. */
-extern _Atomic uint64_t cu_park_most_ns;
 
 /* errors.c */
 
@@ -268,26 +249,12 @@ bool cu_graph_launch(struct backend *be, struct cu_graph *graph);
 extern _Atomic uint32_t cu_graph_steps_after;
 void cu_graph_close(struct backend *be, struct cu_graph *graph);
 
-/* park.c: on the GPU thread. */
-CUresult cu_park_open(struct backend *be);
-void cu_park_close(struct backend *be);
-/* A launch that is expected, whose records are written, goes on the stream if nothing else may want it. */
-void cu_park(struct backend *be, struct be_steps_batch *batch, uint32_t index);
-/* In front of a request that needs the stream. Whether its kernels are there already and run, because it is what is
- * parked; anything else that is parked is let go. */
-bool cu_park_go(struct backend *be, const struct be_request *request);
-/* What is parked is let go and has ended; in front of everything for which the driver may wait, and before the caller
- * has its step back. */
-void cu_unpark(struct backend *be);
-void cu_park_look(struct backend *be); /* behind everything that may begin or end a step */
-
 /* launch.c: on the GPU thread. */
 int cu_slots_open(struct backend *be, struct mla_error *err);
 void cu_slots_close(struct backend *be);
 bool cu_slots_full(const struct backend *be);
-/* What a plan is launched with, and what of that has run. */
+/* What a plan is launched with. */
 struct mla_kernels *cu_kernels_of(const struct backend *be, const struct plan *plan);
-struct cu_ran *cu_ran_of(struct backend *be, const struct plan *plan);
 void cu_begin(struct backend *be, struct be_request *request); /* LAUNCH, ABORT, UNMAP */
 bool cu_ahead_write(struct backend *be); /* of one launch that is expected; false: there is none */
 bool cu_end_some(struct backend *be);    /* whether any has ended */

@@ -64,8 +64,6 @@ int cu_slots_open(struct backend *be, struct mla_error *err)
     }
     if (r == CUDA_SUCCESS)
         r = open_ahead(be, device);
-    if (r == CUDA_SUCCESS)
-        r = cu_park_open(be);
     return r == CUDA_SUCCESS ? 0 : cu_refuse(be, err, r, call, MLA_OUT_OF_MEMORY, NULL, "no memory for work in flight");
 }
 
@@ -84,7 +82,6 @@ void cu_slots_close(struct backend *be)
         if (be->ahead[i].copied && !be->lost)
             cu_ok(be, be->cu.cuEventDestroy(be->ahead[i].copied), "cuEventDestroy");
     }
-    cu_park_close(be);
     free(be->large);
     free(be->slot_pageable);
     if (be->slot_device && !be->lost)
@@ -101,15 +98,6 @@ bool cu_slots_full(const struct backend *be)
 struct mla_kernels *cu_kernels_of(const struct backend *be, const struct plan *plan)
 {
     return mla_kernels_of_plan(be->kernels, plan);
-}
-
-struct cu_ran *cu_ran_of(struct backend *be, const struct plan *plan)
-{
-    const struct mla_kernels *of = cu_kernels_of(be, plan);
-    size_t kind = 0;
-    for (struct mla_kernels *k = be->kernels; k != of; k = mla_kernels_few_rows(k))
-        kind++;
-    return &be->ran[kind];
 }
 
 /* ---- beginning ---- */
@@ -245,14 +233,11 @@ static bool write_ahead(struct backend *be, const struct be_batch *batch, struct
 bool cu_ahead_write(struct backend *be)
 {
     uint32_t index;
-    cu_park_look(be);
     struct be_steps_batch *b = be->lost ? NULL : be_steps_prepare(&be->steps);
     if (!b)
         return false;
     be_steps_batch_of(&be->steps, &b->request, &index);
     b->prepared = write_ahead(be, &b->batch, &be->ahead[index]);
-    if (!be->lost)
-        cu_park(be, b, index);
     return true;
 }
 
@@ -298,9 +283,8 @@ static bool put_records(struct backend *be, struct cu_slot *slot, struct mla_ker
     }
     if (be->lost)
         return false;
-    /* The copy that was made ahead is behind an event, which takes a call and the device's time, too. But kernels that
-     * are launched so are not those that wait on the stream, which must have been loaded. */
-    if (!be->options.parks && goes_with_launch(be, cu_kernels_of(be, b->batch.plan), launch, ahead->bytes)) {
+    /* The copy that was made ahead is behind an event, which takes a call and the device's time, too. */
+    if (goes_with_launch(be, cu_kernels_of(be, b->batch.plan), launch, ahead->bytes)) {
         if (!ahead_is_free(be, ahead)) /* nor may that copy come to a place while the launch brings the same there */
             return !be->lost && put_slot_records(be, slot, launch, copy, graph);
         *copy = (struct cu_copy){
@@ -319,21 +303,16 @@ static int put_kernels(struct backend *be, const struct mla_kernels *kernels, co
                                                                                    copy->from, copy->bytes, r);
 }
 
-static bool run(struct backend *be, const struct plan *plan, const struct mla_kernels_launch *launch,
+static bool run(struct backend *be, const struct mla_kernels *kernels, const struct mla_kernels_launch *launch,
                 const struct cu_copy *copy, struct cu_graph *graph)
 {
     CUresult r = CUDA_ERROR_UNKNOWN;
-    struct cu_ran *ran = cu_ran_of(be, plan);
-    struct mla_kernels *kernels = cu_kernels_of(be, plan);
     if (graph)
         return cu_graph_launch(be, graph);
     if (be->lost || (!copy->with_launch && !put_copy(be, copy, be->stream)))
         return false;
-    if (put_kernels(be, kernels, launch, copy, &r) == 0) {
-        ran->kernels |= plan->n_items != 0 && !copy->with_launch;
-        ran->reducer |= plan->n_reduces != 0;
+    if (put_kernels(be, kernels, launch, copy, &r) == 0)
         return true;
-    }
     cu_lose(be, r, "cuLaunchKernelEx");
     return false;
 }
@@ -346,27 +325,20 @@ static void choose_timing(struct backend *be, struct cu_slot *slot)
     slot->follows = slot->timed && be->n_slots > 1 && before->on_stream && before->timed;
 }
 
-/* parked: its kernels are on the stream. */
-static void begin_launch(struct backend *be, struct cu_slot *slot, bool parked)
+static void begin_launch(struct backend *be, struct cu_slot *slot)
 {
     struct be_batch *batch = slot->request->batch;
     struct mla_kernels_launch launch;
     struct cu_copy copy;
     struct cu_graph *graph;
     batch->taken_ns = mla_now_ns();
-    if (parked) {
-        batch->started_ns = batch->taken_ns;
-    } else {
-        choose_timing(be, slot);
-        if (!put_records(be, slot, &launch, &copy, &graph))
-            return;
-        /* Until it has ended: not before this. */
-        batch->started_ns = mla_now_ns();
-        if ((slot->timed && !cu_call_ok(be, be->cu.cuEventRecord(slot->started, be->stream), "cuEventRecord")) ||
-            !run(be, batch->plan, &launch, &copy, graph))
-            return;
-    }
-    if (!cu_put_end(be, slot, batch))
+    choose_timing(be, slot);
+    if (!put_records(be, slot, &launch, &copy, &graph))
+        return;
+    /* Until it has ended: not before this. */
+    batch->started_ns = mla_now_ns();
+    if ((slot->timed && !cu_call_ok(be, be->cu.cuEventRecord(slot->started, be->stream), "cuEventRecord")) ||
+        !run(be, cu_kernels_of(be, batch->plan), &launch, &copy, graph) || !cu_put_end(be, slot, batch))
         return;
     batch->submitted_ns = mla_now_ns();
     struct be_event event = {.kind = BE_SUBMITTED, .request = slot->request};
@@ -395,7 +367,6 @@ static void begin_abort(struct backend *be, struct cu_slot *slot)
 void cu_begin(struct backend *be, struct be_request *request)
 {
     struct cu_slot *slot = &be->slots[(be->first_slot + be->n_slots) % CU_SLOTS];
-    bool parked = cu_park_go(be, request);
     slot->request = request;
     slot->on_stream = false;
     slot->timed = false;
@@ -405,7 +376,7 @@ void cu_begin(struct backend *be, struct be_request *request)
     if (be->lost)
         return;
     if (request->op == BE_LAUNCH)
-        begin_launch(be, slot, parked);
+        begin_launch(be, slot);
     else if (request->op == BE_ABORT)
         begin_abort(be, slot);
 }

@@ -104,7 +104,6 @@ int cu_start(struct backend *be, struct mla_error *err)
     if (rc != 0)
         return rc;
     cu_device_facts(be);
-    be->options.parks = be->options.parks && !be->options.blob_pinned && strcmp(be->facts.isolation, "shared") == 0;
     r = be->cu.cuMemGetInfo(&after, &total);
     if (!be->lost && r != CUDA_SUCCESS)
         return cu_refuse(be, err, r, "cuMemGetInfo", MLA_INTERNAL, "gpu", "the GPU does not tell its memory");
@@ -119,7 +118,6 @@ int cu_start(struct backend *be, struct mla_error *err)
 
 void cu_stop(struct backend *be)
 {
-    cu_unpark(be);
     be_watches_free(&be->watches);
     be_steps_free(&be->steps);
     if (be->stream && !be->lost)
@@ -145,19 +143,10 @@ void cu_stop(struct backend *be)
 
 /* ---- loop's thread ---- */
 
-/* Launches that return when they have run never would behind a word that comes later, and on a single connection
- * copies stand behind that word as well: both are settings of the driver for whoever looks for faults. */
-static bool launches_may_wait(void)
-{
-    const char *blocking = getenv("CUDA_LAUNCH_BLOCKING"), *connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-    return (!blocking || strtol(blocking, NULL, 10) == 0) && (!connections || strtol(connections, NULL, 10) != 1);
-}
-
 static void copy_options(struct cu_options *o, const struct be_config *config)
 {
     const char *blob = getenv("MLA_CUDA_BLOB"), *plain = getenv("MLA_CUDA_PLAIN_LAUNCHES");
-    const char *park = getenv("MLA_CUDA_PARK"), *graphs = getenv("MLA_CUDA_GRAPHS");
-    const char *chain = getenv("MLA_CUDA_CHAIN");
+    const char *graphs = getenv("MLA_CUDA_GRAPHS"), *chain = getenv("MLA_CUDA_CHAIN");
     snprintf(o->gpu, sizeof o->gpu, "%s", config->gpu ? config->gpu : "0");
     snprintf(o->kernels_dir, sizeof o->kernels_dir, "%s", config->kernels_dir ? config->kernels_dir : "");
     snprintf(o->variant, sizeof o->variant, "%s", config->variant ? config->variant : "");
@@ -165,7 +154,6 @@ static void copy_options(struct cu_options *o, const struct be_config *config)
     o->host_bytes = config->host_bytes ? config->host_bytes : CU_HOST_BYTES;
     o->workspace_bytes = config->workspace_bytes;
     o->programmatic = !plain || strcmp(plain, "0") == 0;
-    o->parks = park && strcmp(park, "1") == 0 && launches_may_wait();
     o->blob_pageable = blob && strcmp(blob, "pageable") == 0;
     o->blob_pinned = blob && strcmp(blob, "pinned") == 0;
     o->graphs = graphs && strcmp(graphs, "1") == 0 ? CU_GRAPHS_ALL : CU_GRAPHS_STEPS;

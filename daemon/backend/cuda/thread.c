@@ -15,7 +15,6 @@ void cu_step_ended(void *backend, struct be_request *step, enum mla_status code)
 {
     struct backend *be = backend;
     struct mla_error error = {.code = code};
-    cu_unpark(be); /* a layer of it, which may have begun */
     if (!be->lost)
         be_port_done(&be->port, step, &error);
 }
@@ -32,7 +31,6 @@ static void run(struct backend *be, struct be_request *request)
 {
     switch (request->op) {
     case BE_MAP:
-        cu_unpark(be);
         map(be, request);
         break;
     case BE_WATCH:
@@ -46,11 +44,9 @@ static void run(struct backend *be, struct be_request *request)
         break;
     case BE_STEP:
         be_steps_begin(&be->steps, request);
-        cu_park_look(be);
         break;
     case BE_STEP_END:
         be_steps_end(&be->steps, request);
-        cu_park_look(be);
         be_port_done(&be->port, request, NULL);
         break;
     case BE_LAUNCH:
@@ -151,11 +147,7 @@ static bool serve_steps(struct backend *be, uint64_t now, bool *batches_wait)
 
 static bool look_at_steps(struct backend *be, uint64_t now)
 {
-    if (be->lost || be->steps.n == 0)
-        return false;
-    bool any = be_steps_poll(&be->steps, now);
-    cu_park_look(be);
-    return any;
+    return !be->lost && be->steps.n != 0 && be_steps_poll(&be->steps, now);
 }
 
 static void serve(struct backend *be)
@@ -163,7 +155,6 @@ static void serve(struct backend *be)
     struct be_request *request;
     be_port_beat(&be->port);
     bool any = cu_end_some(be);
-    cu_park_look(be);
     uint64_t now = mla_now_ns();
     bool batches_wait = false;
     any |= look_at_steps(be, now);

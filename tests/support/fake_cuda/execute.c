@@ -172,8 +172,6 @@ CUresult fake_execute_kernel(CUstream stream, struct fake_op *op)
         fake_h128_pack(&op->kernel.h128);
     } else if (kernel == FAKE_H128_UNPACK) {
         fake_h128_unpack(&op->kernel.h128);
-    } else if (kernel == FAKE_PARK) {
-        fake_park(stream, &op->kernel.park);
     } else if (kernel != FAKE_READ && kernel != FAKE_EMPTY) {
         struct mla_abi_item *items = NULL;
         if (kernel == FAKE_DECODE_UNITS && op->kernel.launch.n_items > 0) {

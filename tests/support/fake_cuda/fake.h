@@ -11,7 +11,6 @@
 #include "kernels/abi/abi.h"
 #include "kernels/baseline/h128_args.h"
 #include "kernels/sm90/launch.h"
-#include "kernels/sm90/park.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
 
 #define FAKE_API          __attribute__((visibility("default")))
@@ -195,7 +194,6 @@ struct fake_op {
             uint32_t clusters, cluster_ctas; /* of the grid, of a cluster */
             struct mla_sm90_end end;         /* FAKE_END */
             struct h128_args h128;           /* FAKE_H128_* */
-            struct mla_sm90_park park;       /* FAKE_PARK */
             uint64_t number;                 /* FAKE_SPIN: nanoseconds; FAKE_READ: address */
         } kernel;
     };
@@ -262,9 +260,6 @@ void fake_kernel_uses(struct fake_op *op, bool executing);                 /* ke
 void fake_end_uses(struct fake_op *found, const struct mla_sm90_end *end); /* execute_end.c */
 void fake_end(struct fake_op *op);
 void fake_scratch_free(struct fake_scratch *scratch);
-/* execute_park.c: what launches wait behind. */
-void fake_park_uses(struct fake_op *found, const struct mla_sm90_park *park);
-void fake_park(CUstream stream, const struct mla_sm90_park *park);
 /* execute_h128.c: what the baseline's kernels do, and some of what they use. */
 /* execute_inline.c: kernels whose parameter has the blob with it. The bytes of that, by the name; 0: no such kernel. */
 size_t fake_inline_bytes(const struct CUfunc_st *function);
@@ -315,7 +310,6 @@ enum fake_kernel {
     FAKE_DECODE = 1,
     FAKE_DECODE_UNITS,
     FAKE_PREPARE,
-    FAKE_PARK,
     FAKE_REDUCE,
     FAKE_END,
     FAKE_H128_PACK,

@@ -1,5 +1,4 @@
 /* Launching, and what fits on the device. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/fake_cuda/fake.h"
@@ -43,19 +42,6 @@ FAKE_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfun
         return CUDA_ERROR_INVALID_VALUE;
     *blocks = blocks_per_sm(function, threads, smem);
     return CUDA_SUCCESS;
-}
-
-/* With CUDA_LAUNCH_BLOCKING a launch returns when it has run. */
-static CUresult waited(CUstream stream, CUresult enqueued)
-{
-    const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
-    if (enqueued != CUDA_SUCCESS || !blocking || strtol(blocking, NULL, 10) == 0)
-        return enqueued;
-    fake_lock();
-    CUstream found = fake_stream_find(stream);
-    CUresult r = found && !found->capture ? fake_drain(found) : CUDA_SUCCESS;
-    fake_unlock();
-    return r;
 }
 
 static int threads_of(const CUlaunchConfig *config)
@@ -120,8 +106,6 @@ FAKE_API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction func
     op->kernel.function = function;
     if (function->kernel == FAKE_SPIN || function->kernel == FAKE_READ)
         memcpy(&op->kernel.number, params[0], sizeof op->kernel.number);
-    else if (function->kernel == FAKE_PARK)
-        memcpy(&op->kernel.park, params[0], sizeof op->kernel.park);
     else if (fake_is_h128(function->kernel))
         memcpy(&op->kernel.h128, params[0], sizeof op->kernel.h128);
     else if (function->kernel == FAKE_END)
@@ -137,7 +121,7 @@ FAKE_API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction func
             FAKE_COUNT(programmatic, config->attrs[i].value.programmaticStreamSerializationAllowed != 0);
     op->kernel.cluster_ctas = (uint32_t)cluster_of(config);
     op->kernel.clusters = config->gridDimX / op->kernel.cluster_ctas;
-    return waited(config->hStream, fake_enqueue(config->hStream, op));
+    return fake_enqueue(config->hStream, op);
 }
 
 /* The map is as opaque as the real one; the checks are those that the driver documents. */
