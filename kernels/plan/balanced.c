@@ -55,9 +55,9 @@ static uint32_t cut_pages(const struct plan_work *w, const struct limits *limits
 
 static bool free_together(struct plan_work *w, uint32_t units)
 {
-    if (w->line.slots[0].units >= units)
+    if (plan_timeline_first(&w->line)->units >= units)
         return true;
-    uint64_t first_ns = w->line.slots[0].free_ns;
+    uint64_t first_ns = plan_timeline_first(&w->line)->free_ns;
     return plan_timeline_look(&w->line, units) - first_ns <= w->page_ns;
 }
 
@@ -66,7 +66,7 @@ static bool goes_whole(const struct plan_work *w, uint32_t pages, uint64_t targe
 {
     bool ragged = plan_entry_pages(w->set[0]) != plan_entry_pages(w->set[w->n_set - 1]);
     uint32_t cap = w->request->device.max_pages_per_item;
-    uint64_t end_ns = w->line.slots[0].free_ns + w->page_ns + w->whole_ns + pages * w->page_ns;
+    uint64_t end_ns = plan_timeline_first(&w->line)->free_ns + w->page_ns + w->whole_ns + pages * w->page_ns;
     return !ragged || (end_ns <= target_ns && (cap == 0 || pages <= cap));
 }
 
@@ -115,7 +115,7 @@ static int lay(struct plan_work *w, uint64_t target_ns, bool together, bool emit
         struct limits limits = {0};
         group = group_at(w, i, together, target_ns, &units);
         do {
-            uint64_t first_ns = w->line.slots[0].free_ns, start = plan_timeline_start(&w->line, units);
+            uint64_t first_ns = plan_timeline_first(&w->line)->free_ns, start = plan_timeline_start(&w->line, units);
             if (group > 1 && start - first_ns > w->page_ns) {
                 out->torn = true;
                 out->fits = false;

@@ -14,10 +14,12 @@ struct plan_slot {
     uint32_t units;
 };
 
-/* Which units are free when, as a binary heap by free_ns. Whoever runs a plan starts items in order, each of an item's
- * units on the unit that is free first. */
+/* Which units are free when, a ring of slots in order of free_ns. Whoever runs a plan starts items in order, each of an
+ * item's units on the unit that is free first. */
 struct plan_timeline {
     struct plan_slot *slots; /* room for resident_units */
+    uint32_t room;
+    uint32_t head; /* the slot that is free first */
     uint32_t n;
     uint64_t end_ns; /* the last unit is free */
     uint32_t n_held; /* between _start and _take */
@@ -26,6 +28,10 @@ struct plan_timeline {
 
 void plan_timeline_init(struct plan_timeline *t, uint32_t units);
 void plan_timeline_copy(struct plan_timeline *to, const struct plan_timeline *from);
+static inline const struct plan_slot *plan_timeline_first(const struct plan_timeline *t)
+{
+    return &t->slots[t->head];
+}
 /* When the last of an item's units would start; at most as many as there are. plan_timeline_take must follow. */
 uint64_t plan_timeline_start(struct plan_timeline *t, uint32_t units);
 /* The same, and nothing is taken. */

@@ -4,6 +4,8 @@
 #include "tests/support/check_main.h"
 #include "tests/unit/test_plan_support.h"
 
+#define SIMULATED_ITEMS 200u /* so few that it takes no time */
+
 START_TEST(every_plan_is_valid)
 {
     struct test_random random = {.state = (uint64_t)_i + 1};
@@ -127,26 +129,26 @@ START_TEST(balanced_is_near_the_best)
         for (uint32_t j = 0; j < ragged.request.n_jobs; j++)
             ragged.jobs[j].batch_invariant = false;
         uint64_t balanced = predicted(ragged.request, PLAN_BALANCED);
-        uint64_t unsplit = predicted(ragged.request, PLAN_UNSPLIT);
         uint64_t seed = predicted(ragged.request, PLAN_SEED);
         uint64_t automatic = predicted(ragged.request, PLAN_AUTO);
-        uint64_t best = unsplit < seed ? unsplit : seed;
-        ck_assert_uint_eq(automatic, best < balanced ? best : balanced);
-        ck_assert_uint_le(balanced, unsplit);
-        if (balanced * 100 <= lower_bound_ns(&ragged.request) * 110)
-            continue;
         struct test_plan built;
         ragged.request.policy = PLAN_UNSPLIT;
         test_plan_make(&ragged.request, &built);
-        ck_assert_uint_eq(unsplit, simulated_ns(&ragged.request, &built.plan, 1));
-        for (size_t i = 0; i < sizeof(splits) / sizeof(splits[0]); i++) {
+        uint64_t unsplit = built.plan.predicted_ns;
+        bool near = balanced * 100 <= lower_bound_ns(&ragged.request) * 110;
+        if (!near || built.plan.n_items <= SIMULATED_ITEMS)
+            ck_assert_uint_eq(unsplit, simulated_ns(&ragged.request, &built.plan, 1));
+        uint64_t best = unsplit < seed ? unsplit : seed;
+        ck_assert_uint_eq(automatic, best < balanced ? best : balanced);
+        ck_assert_uint_le(balanced, unsplit);
+        for (size_t i = 0; !near && i < sizeof(splits) / sizeof(splits[0]); i++) {
             uint64_t uniform = simulated_ns(&ragged.request, &built.plan, splits[i]);
             best = uniform < best ? uniform : best;
         }
         test_plan_free(&built);
-        ck_assert_msg(balanced * 100 <= best * 110, "balanced %llu ns, best uniform %llu ns, lower bound %llu ns",
-                      (unsigned long long)balanced, (unsigned long long)best,
-                      (unsigned long long)lower_bound_ns(&ragged.request));
+        ck_assert_msg(near || balanced * 100 <= best * 110,
+                      "balanced %llu ns, best uniform %llu ns, lower bound %llu ns", (unsigned long long)balanced,
+                      (unsigned long long)best, (unsigned long long)lower_bound_ns(&ragged.request));
     }
 }
 END_TEST
