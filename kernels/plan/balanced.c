@@ -285,7 +285,9 @@ void plan_balanced_choose(struct plan_work *w, const struct plan_cut *unsplit, s
         return;
     uint64_t cuts_ns;
     uint64_t low = least_target(w, &cuts_ns);
-    if (unsplit->end_ns <= low + cuts_ns + low / SEARCH_GRAIN || w->rows_max == 0)
+    /* An estimate, and of the shortest contexts a third of all: what ends within it may be far from the best. */
+    uint64_t near_ns = low + (cuts_ns < low / TOGETHER_WORTH ? cuts_ns : low / TOGETHER_WORTH);
+    if (unsplit->end_ns <= near_ns + low / SEARCH_GRAIN || w->rows_max == 0)
         return; /* all units are busy to the end as it is */
     if (!w->shares_pages) {
         search_apart(w, low, cuts_ns, unsplit, cut);
@@ -293,7 +295,7 @@ void plan_balanced_choose(struct plan_work *w, const struct plan_cut *unsplit, s
     }
     plan_order_set(w, PLAN_ORDER_LONGEST);
     search(w, true, low, low + cuts_ns, unsplit, cut);
-    if (cut->end_ns <= low + cuts_ns + low / TOGETHER_WORTH)
+    if (cut->end_ns <= near_ns + low / TOGETHER_WORTH)
         return;
     struct plan_cut apart = *unsplit;
     apart.policy = PLAN_BALANCED;

@@ -328,6 +328,32 @@ START_TEST(no_units_are_idle_for_it)
 }
 END_TEST
 
+/* A few more units' worth of tiles than there are units, beside the cuts of a batch-invariant job: whole, the last ones
+ * run behind all others. The reducer runs anyway, so cutting costs little. */
+START_TEST(short_contexts_are_cut_beside_others)
+{
+    static const struct {
+        const char *preset;
+        uint32_t seqs, q_len;
+        uint64_t most_ns; /* 44,679 and 35,635 whole */
+    } rows[] = {{"sm90-32", 24, 4, 42634}, {"sm90", 13, 8, 34034}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct test_shape shape;
+        struct test_plan built;
+        test_shape_make(&shape, rows[i].preset, 96, rows[i].seqs, rows[i].q_len, 384, PLAN_AUTO);
+        shape.seqs[0].kv_len = 2048;
+        const struct plan_job jobs[] = {{.n_seqs = 1, .mask = MLA_ABI_MASK_CAUSAL, .batch_invariant = true},
+                                        {.first_seq = 1, .n_seqs = rows[i].seqs - 1, .mask = MLA_ABI_MASK_CAUSAL}};
+        shape.request.jobs = jobs;
+        shape.request.n_jobs = 2;
+        test_plan_make(&shape.request, &built);
+        ck_assert_uint_eq(built.plan.chosen, PLAN_BALANCED);
+        ck_assert_uint_le(built.plan.predicted_ns, rows[i].most_ns);
+        test_plan_free(&built);
+    }
+}
+END_TEST
+
 /* 2^24 keys are 262,144 pages: 128 items of 2,048, whatever is asked for, and 4 more pages make one more. */
 START_TEST(long_contexts_are_cut)
 {
@@ -435,6 +461,7 @@ MLA_SUITE(plan_build)
     tcase_add_test(tc, one_and_a_half_waves_do_not_run_as_two);
     tcase_add_loop_test(tc, tiles_of_a_sequence_go_together, 0, 8);
     tcase_add_loop_test(tc, no_units_are_idle_for_it, 0, 6);
+    tcase_add_test(tc, short_contexts_are_cut_beside_others);
     tcase_add_test(tc, long_contexts_are_cut);
     tcase_add_test(tc, workspace_grows_with_tiles_and_splits);
     tcase_add_test(tc, sixty_five_thousand_sequences);
