@@ -245,7 +245,7 @@ static enum mla_status greet(struct mla_client *c, uint64_t deadline_ns)
     const struct mla_message *reply;
     enum mla_status status = mlac_call(c, &msg, NULL, 0, 0, mlac_left_us(deadline_ns), &reply);
     if (status == MLA_PENDING)
-        return mlac_fail(c, MLA_TIMED_OUT, NULL, "the daemon accepted the connection and did not answer");
+        return mlac_fail(c, MLA_TIMED_OUT, NULL, "nobody answers at the socket yet: the daemon is starting, or hangs");
     if (status != MLA_OK)
         return status;
     return mlac_greeted(c, &reply->hello_reply);

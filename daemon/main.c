@@ -8,6 +8,7 @@
 
 #include "daemon/app/access.h"
 #include "daemon/app/app.h"
+#include "daemon/app/service.h"
 #include "daemon/app/weights.h"
 
 #define CONFIG_PATH "/etc/mlad/mlad.conf"
@@ -153,6 +154,7 @@ int main(int argc, char **argv)
         fputs(usage, stdout);
         return APP_EXIT_OK;
     default:
+        service_failed("configuration", why);
         return bad(r, why);
     }
     enum mla_log_level level = MLA_LOG_INFO;

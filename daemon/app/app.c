@@ -305,6 +305,7 @@ static int fail(const char *what, const struct mla_error *err)
 {
     mla_log(MLA_LOG_ERROR, "start_failed", "what=%s status=%s field=%s text=%s", what, mla_status_name(err->code),
             err->field == NULL ? "" : err->field, err->text);
+    service_failed(what, err->text);
     return APP_EXIT_START;
 }
 
@@ -351,10 +352,8 @@ static int open_backend(struct app *app)
         !service_wait_for_nodes("/dev", c->wait_ms))
         mla_log(MLA_LOG_WARNING, "no_device_nodes", "wait_ms=%llu", (unsigned long long)c->wait_ms);
     mla_notify("STATUS=opening the %s backend", app->config->backend);
-    if (be_open(&app->be, ops, &config, &err) != 0) {
-        mla_notify("STATUS=could not start: %s", err.text);
+    if (be_open(&app->be, ops, &config, &err) != 0)
         return fail("backend", &err);
-    }
     const struct be_facts *facts = be_facts(&app->be);
     mla_log(MLA_LOG_INFO, "backend",
             "name=%s device=%s gpu_uuid=%s isolation=%s units=%u rows_per_unit=%u workspace_bytes=%llu "
@@ -464,17 +463,19 @@ int app_run(const struct app_config *config, app_load_fn load)
         return fail("weights", &err);
     }
     service_descriptors(config->max_clients);
-    if (mla_random_id(&app->boot_nonce) != 0)
-        return APP_EXIT_START;
+    if (mla_random_id(&app->boot_nonce) != 0) {
+        mla_error_set(&err, MLA_INTERNAL, NULL, "no random numbers: errno %d", errno);
+        return fail("nonce", &err);
+    }
     int r = open_backend(app);
     if (r != APP_EXIT_OK)
         return r;
     init_sched(app);
     app->sched_timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (app->sched_timer_fd < 0) {
-        mla_log(MLA_LOG_ERROR, "start_failed", "what=timer errno=%d", errno);
+        mla_error_set(&err, MLA_INTERNAL, NULL, "no timer: errno %d", errno);
         be_close(&app->be);
-        return APP_EXIT_START;
+        return fail("timer", &err);
     }
     uv_loop_init(&app->loop);
     start_handles(app);

@@ -149,10 +149,12 @@ int service_open_http(struct app *app)
     if (port == 0)
         return 0;
     int r = http_open(&app->service.http, &app->loop, port, http_text, app, why, sizeof(why));
-    if (r != 0)
+    if (r != 0) {
         mla_log(MLA_LOG_ERROR, "start_failed", "what=http field=daemon.http_port text=%s", why);
-    else
+        service_failed("http", why);
+    } else {
         mla_log(MLA_LOG_NOTICE, "http", "address=127.0.0.1 port=%u", port);
+    }
     return r;
 }
 
@@ -160,6 +162,11 @@ void service_ready(struct app *app)
 {
     mla_notify("READY=1");
     service_status(app);
+}
+
+void service_failed(const char *what, const char *text)
+{
+    mla_notify("STATUS=could not start: %s: %s", what, text);
 }
 
 void service_stopping(struct app *app, uint64_t drain_us)

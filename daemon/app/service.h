@@ -36,6 +36,8 @@ void service_start(struct app *app);
 int service_open_http(struct app *app);
 /* The backend works and the socket takes clients. */
 void service_ready(struct app *app);
+/* The start has failed, and mlad ends: text says why, what in a word where. */
+void service_failed(const char *what, const char *text);
 /* The end has begun; it takes at most drain_us. */
 void service_stopping(struct app *app, uint64_t drain_us);
 /* Tells the state anew when it has changed. */

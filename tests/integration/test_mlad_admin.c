@@ -232,6 +232,27 @@ START_TEST(never_ready)
         got[n] = '\0';
         ck_assert_ptr_null(strstr(got, "READY"));
     }
+    ck_assert_int_eq(strncmp(got, "STATUS=could not start: socket: ", 32), 0); /* the last one */
+}
+END_TEST
+
+/* Whatever keeps it from starting, the status line has it at the end. */
+START_TEST(why_it_does_not_start)
+{
+    static const struct {
+        const char *setting, *want;
+    } rows[] = {{"daemon.nonsense=1", "configuration: --set: "},
+                {"daemon.backend=cuda9", "configuration: "},
+                {"access.users=nobody-of-that-name", "configuration: "},
+                {"device.costs=/nonexistent", "costs: /nonexistent"}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const char *const argv[] = {
+            mla_test_path("mlad", MLAD_PROGRAM), "--config", "/dev/null", "--set", rows[i].setting, NULL};
+        char out[2048], want[128];
+        ck_assert_int_ne(run_program(argv, out, sizeof(out)), 0);
+        snprintf(want, sizeof(want), "STATUS=could not start: %s", rows[i].want);
+        told(want);
+    }
 }
 END_TEST
 
@@ -377,6 +398,7 @@ MLA_SUITE(mlad_admin)
     tcase_add_checked_fixture(tc, manager_setup, manager_teardown);
     tcase_add_test(tc, readiness_watchdog_and_end);
     tcase_add_test(tc, never_ready);
+    tcase_add_test(tc, why_it_does_not_start);
     tcase_add_test(tc, weights);
     tcase_add_test(tc, reload);
 }
