@@ -65,7 +65,8 @@ START_TEST(f32_becomes_e4m3)
         float value = f32_of_bits((uint32_t)bits);
         uint32_t want = isnan(value) ? 0x7fu : fp8_encode(value);
         uint32_t got = f32_to_e4m3(value);
-        ck_assert_msg((isnan(value) ? got & 0x7fu : got) == want, "%a: %#x instead of %#x", value, got, want);
+        if ((isnan(value) ? got & 0x7fu : got) != want) /* each assertion is a message to another process */
+            ck_abort_msg("%a: %#x instead of %#x", value, got, want);
     }
     for (uint32_t code = 0; code < 0x7e; code++) {
         double middle = (fp8_decode((uint8_t)code) + fp8_decode((uint8_t)(code + 1))) / 2;
@@ -88,15 +89,12 @@ START_TEST(f32_becomes_bf16)
     for (uint64_t bits = 0; bits < UINT64_C(1) << 32; bits += 4099) {
         float value = f32_of_bits((uint32_t)bits);
         uint32_t got = f32_to_bf16(value);
-        ck_assert_uint_lt(got, 65536);
-        if (isnan(value)) {
-            ck_assert(isnan(bf16_decode((uint16_t)got)));
-            continue;
-        }
         if (fabsf(value) >= 0x1.ffp127f)
             continue; /* may round to infinity */
-        double error = fabs(bf16_decode((uint16_t)got) - (double)value);
-        ck_assert_msg(error <= bf16_half_ulp(value) * (1 + 1e-12), "%a: %#x", value, got);
+        double number = bf16_decode((uint16_t)got);
+        bool fine = isnan(value) ? isnan(number) : fabs(number - (double)value) <= bf16_half_ulp(value) * (1 + 1e-12);
+        if (!fine || got > UINT16_MAX)
+            ck_abort_msg("%a: %#x", value, got);
     }
     ck_assert_uint_eq(f32_to_bf16(1.00390625f), 0x3f80); /* ties to even */
     ck_assert_uint_eq(f32_to_bf16(1.01171875f), 0x3f82);
