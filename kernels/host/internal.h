@@ -43,7 +43,6 @@ struct mla_kernels {
     CUfunction reduce;
     struct kernels_inline inlines[KERNELS_INLINES_MAX]; /* the smallest first */
     uint32_t n_inlines;
-    CUfunction end;               /* chain.h; NULL: none */
     uint32_t reduce_ctas;         /* of the reducer that run at the same time */
     bool programmatic;            /* mla_kernels_options */
     struct mla_kernels *few_rows; /* owned; NULL: none */

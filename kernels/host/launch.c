@@ -2,7 +2,6 @@
 #include <limits.h>
 #include <string.h>
 
-#include "kernels/host/chain.h"
 #include "kernels/host/internal.h"
 #include "kernels/sm90/launch.h"
 
@@ -311,8 +310,8 @@ bool mla_kernels_takes_blob(const struct mla_kernels *k, const struct mla_kernel
     return inline_for(k, launch, blob_bytes) != NULL;
 }
 
-static int launch_blob(const struct mla_kernels *k, CUstream stream, const struct mla_kernels_launch *launch,
-                       const void *blob, size_t blob_bytes, bool chained, CUresult *result)
+int mla_kernels_launch_blob(const struct mla_kernels *k, CUstream stream, const struct mla_kernels_launch *launch,
+                            const void *blob, size_t blob_bytes, CUresult *result)
 {
     struct {
         _Alignas(16) struct mla_sm90_inline head;
@@ -332,33 +331,6 @@ static int launch_blob(const struct mla_kernels *k, CUstream stream, const struc
     memcpy(&parameter.head.launch, launch, sizeof parameter.head.launch);
     memcpy(parameter.blob, blob, bytes);
     grids[PREPARE].function = with->prepare;
-    grids[PREPARE].programmatic = chained;
     rc = put_on_stream(k, stream, &grids[PREPARE], &parameter, result);
     return rc != 0 ? rc : put_grids(k, stream, launch, grids, MLA_KERNELS_DECODE | MLA_KERNELS_REDUCE, result);
-}
-
-int mla_kernels_launch_blob(const struct mla_kernels *k, CUstream stream, const struct mla_kernels_launch *launch,
-                            const void *blob, size_t blob_bytes, CUresult *result)
-{
-    return launch_blob(k, stream, launch, blob, blob_bytes, false, result);
-}
-
-/* ---- launches in a row ---- */
-
-bool kernels_can_chain(const struct mla_kernels *k)
-{
-    return k->programmatic && k->end;
-}
-
-int kernels_launch_chained(const struct mla_kernels *k, CUstream stream, const struct mla_kernels_launch *launch,
-                           const void *blob, size_t blob_bytes, CUresult *result)
-{
-    return launch_blob(k, stream, launch, blob, blob_bytes, k->programmatic, result);
-}
-
-int kernels_launch_end(const struct mla_kernels *k, CUstream stream, const struct mla_sm90_end *end, CUresult *result)
-{
-    struct grid grid = {.function = k->end, .ctas = 1, .ctas_y = 1, .threads = 32, .programmatic = true};
-    struct mla_sm90_end by_value = *end;
-    return put_on_stream(k, stream, &grid, &by_value, result);
 }

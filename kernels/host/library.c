@@ -202,8 +202,8 @@ static void unload(struct mla_kernels *k)
     }
 }
 
-/* Further entries of the prepare kernel's module; older drivers are not asked for those that take blobs. */
-static int find_others(const struct opening *o, const char *path)
+/* Entries of the prepare kernel's module; older drivers are not asked. */
+static int find_inlines(const struct opening *o, const char *path)
 {
 #define INLINE_SIZE(bytes) bytes,
     static const uint32_t sizes[] = {MLA_SM90_INLINE_SIZES(INLINE_SIZE)};
@@ -219,9 +219,7 @@ static int find_others(const struct opening *o, const char *path)
         if (result != CUDA_SUCCESS)
             return lacks(o, path, entry, result);
     }
-    snprintf(entry, sizeof entry, "%s_end", k->section.prepare_entry);
-    CUresult result = k->driver->cuModuleGetFunction(&k->end, k->prepare_module, entry);
-    return result == CUDA_SUCCESS ? 0 : lacks(o, path, entry, result);
+    return 0;
 }
 
 static int open_section(const struct opening *o)
@@ -233,7 +231,7 @@ static int open_section(const struct opening *o)
     if (rc == 0 && kernels_have_units(k))
         rc = load(o, s->prepare_file, s->prepare_entry, &k->prepare_module, &k->prepare, path, sizeof path);
     if (rc == 0 && kernels_have_units(k))
-        rc = find_others(o, path);
+        rc = find_inlines(o, path);
     if (rc == 0)
         rc = load(o, s->decode_file, s->decode_entry, &k->decode_module, &k->decode, k->facts.file,
                   sizeof k->facts.file);

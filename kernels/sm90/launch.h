@@ -101,19 +101,6 @@ struct mla_sm90_inline {
 #define MLA_SM90_INLINE_SIZES(X) X(4096) X(8192) X(16384) X(32752)
 #define MLA_SM90_INLINE_MOST     32752u
 
-/* What the end kernel (PREPARE_end) writes when everything before it on the stream has ended. */
-#define MLA_SM90_END_WORDS 16u
-struct mla_sm90_word {
-    uint64_t address; /* device address of a uint64 */
-    uint64_t value;
-};
-struct mla_sm90_end {
-    struct mla_sm90_word words[MLA_SM90_END_WORDS];
-    struct mla_sm90_word last; /* behind all others */
-    uint32_t n_words;
-    uint32_t reserved;
-};
-
 #define MLA_SM90_SUMS_BYTES (64u << 10)
 #define MLA_SM90_MAP_BYTES  256u /* of a job: two CUtensorMap of 128 bytes, latent boxes and rope boxes */
 

@@ -3,18 +3,13 @@
  *
  * The records lie in device memory, or come with the launch in this kernel's parameter: then its CTAs also bring them
  * to their place in device memory, where the next kernels read them. A parameter is memory like other memory, which all
- * threads load from at once; the instructions for parameters would take it word by word.
- *
- * It may begin while the launch in front of it ends (launches in a row). Until then it reads what is the caller's and
- * the host's, and copies the blob, whose place no other launch has meanwhile: all else that it writes, scratch and
- * status words, the launches before may still use. */
+ * threads load from at once; the instructions for parameters would take it word by word. */
 #include <stddef.h>
 
 #include "kernels/device/output.cuh"
 #include "kernels/device/records.cuh"
 #include "kernels/ptx/copy.cuh"
 #include "kernels/ptx/grid.cuh"
-#include "kernels/sm90/end.cuh"
 #include "kernels/sm90/launch.h"
 
 namespace mla::sm90
@@ -222,8 +217,7 @@ __device__ __forceinline__ uint4 unit_vector(Shared &sh, const mla_sm90_part &pa
 }
 
 /* Vector i of the host's record at an address. shift: from the addresses of such records to where they are now. Past
- * L1, as parameters of other launches have been at the same addresses, and this kernel may begin before the one in
- * front has ended. */
+ * L1, which has nothing to give: parameters of other launches have been at the same addresses. */
 __device__ __forceinline__ uint4 host_vector(uint64_t address, uint64_t shift, uint32_t i)
 {
     return load_l2_16(reinterpret_cast<const uint4 *>(address + shift) + i);
@@ -302,7 +296,6 @@ __device__ __forceinline__ void prepare(const mla_sm90_launch &launch, uint64_t 
         if (threadIdx.x == kPrepareThreads / 2)
             make_split(launch, sh);
     }
-    grid_wait(); /* the launch in front has ended; nothing above is written to what it uses */
     if (has_map_vector(seq, map_at))
         vectors(reinterpret_cast<void *>(seq.unit.map))[map_at] = map;
     if (seq.q_len != 0) {

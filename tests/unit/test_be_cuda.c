@@ -18,7 +18,6 @@ struct rig cuda_rig_of(const char *variant)
     struct rig rig;
     struct be_config config = {.workspace_bytes = 16u << 20, .host_bytes = 16u << 20, .variant = variant};
     ck_assert_int_eq(setenv("MLA_TEST_BACKEND", "cuda", 1), 0);
-    ck_assert_int_eq(setenv("MLA_CUDA_CHAIN", "0", 0), 0); /* unless the test has said something */
     ck_assert(rig_open_config(&rig, cuda_index(), &config));
     return rig;
 }

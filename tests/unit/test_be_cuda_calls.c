@@ -37,12 +37,15 @@ static struct dc *new_case(struct rig *rig, uint64_t seed)
 
 /* ---- launches of jobs ---- */
 
-/* A kernel each to prepare, decode and reduce, one word at the end: nothing else, but for two launches of sixteen,
- * which events time; and a copy of the records, where these are not to go with the first kernel. */
+/* A kernel each to prepare, decode and reduce, of which the last two may begin early unless they are not to, and one
+ * word at the end: nothing else, but for two launches of sixteen, which events time; and a copy of the records, where
+ * these are not to go with the first kernel. */
 START_TEST(calls_of_a_launch)
 {
     const unsigned copies = _i == 1;
+    const bool plain = _i == 2;
     ck_assert_int_eq(setenv("MLA_CUDA_BLOB", copies ? "copied" : "", 1), 0);
+    ck_assert_int_eq(setenv("MLA_CUDA_PLAIN_LAUNCHES", plain ? "1" : "0", 1), 0);
     struct rig rig = cuda_rig();
     struct dc *c = new_case(&rig, 1);
     struct mla_fake_report after;
@@ -54,6 +57,7 @@ START_TEST(calls_of_a_launch)
         ck_assert_uint_eq(calls(&after, MLA_FAKE_cuMemcpyHtoDAsync), copies);
         ck_assert_uint_eq(after.inline_bytes - before.inline_bytes, copies ? 0 : 4096);
         ck_assert_uint_eq(calls(&after, MLA_FAKE_cuLaunchKernelEx), 3);
+        ck_assert_uint_eq(after.programmatic - before.programmatic, plain ? 0 : 2);
         ck_assert_uint_eq(calls(&after, MLA_FAKE_cuStreamWriteValue64), 1);
         ck_assert_uint_eq(calls(&after, MLA_FAKE_cuEventRecord), timed ? 2 : 0);
         ck_assert_uint_eq(calls(&after, MLA_FAKE_cuEventElapsedTime), timed ? 1 : 0);
@@ -148,7 +152,7 @@ END_TEST
 MLA_SUITE(be_cuda_calls)
 {
     TCase *tc = mla_tcase(suite, "calls");
-    tcase_add_loop_test(tc, calls_of_a_launch, 0, 2);
+    tcase_add_loop_test(tc, calls_of_a_launch, 0, 3);
     tcase_add_loop_test(tc, launches_as_graphs, 0, 2);
     tcase_add_test(tc, gaps_and_plans);
 }

@@ -173,7 +173,6 @@ static void session(const char *rule, bool leaves_nothing, struct mla_fake_repor
     struct be_config config = {.workspace_bytes = 4 * MIB, .host_bytes = 4 * MIB};
     struct mla_error err = {.code = MLA_OK};
     char open_now[300];
-    ck_assert_int_eq(setenv("MLA_CUDA_CHAIN", "0", 0), 0); /* unless the test has said something */
     exporter_start();
     take(&s.ipc, MLA_REGION_CUDA_IPC, MIB, 0);
     take(&s.vmm, MLA_REGION_CUDA_VMM, 8 * MIB, 3);
@@ -349,20 +348,6 @@ START_TEST(every_call_of_copies)
 }
 END_TEST
 
-/* The fourth kernel of a launch in a row tells its end. */
-START_TEST(everything_of_rows)
-{
-    static const struct loss losses[] = {{"cuLaunchKernelEx@1=fail CUDA_ERROR_INVALID_VALUE", true},
-                                         {"cuLaunchKernelEx@4=fail CUDA_ERROR_INVALID_VALUE", true},
-                                         {"cuLaunchKernelEx@4=lose CUDA_ERROR_ILLEGAL_ADDRESS", true},
-                                         {"kernel@1=lose CUDA_ERROR_ECC_UNCORRECTABLE", true},
-                                         {"kernel@4=lose CUDA_ERROR_ECC_UNCORRECTABLE", true},
-                                         {"kernel@5=lose CUDA_ERROR_ECC_UNCORRECTABLE", false}};
-    ck_assert_int_eq(setenv("MLA_CUDA_CHAIN", "1", 1), 0);
-    lose(losses, sizeof losses / sizeof losses[0]);
-}
-END_TEST
-
 /* What the stream executes is never answered by a call; the GPU thread finds out by itself. */
 START_TEST(everything_executed_loses_the_device_once)
 {
@@ -515,7 +500,6 @@ MLA_SUITE(be_cuda_faults)
     tcase_add_loop_test(tc, every_call_of_graphs, 0, 2);
     tcase_add_test(tc, everything_executed_loses_the_device_once);
     tcase_add_test(tc, every_call_of_copies);
-    tcase_add_test(tc, everything_of_rows);
     tc = mla_tcase(suite, "calls that do not return");
     tcase_add_test(tc, a_blocked_call_does_not_block_the_loop);
     tcase_add_test(tc, open_has_a_deadline);

@@ -9,10 +9,17 @@
 #include "tests/support/check_main.h"
 #include "tests/unit/test_be_cuda_step.h"
 
-/* Until the records of as many layers have been written ahead of their words, and copied. */
+static bool is_idle(void)
+{
+    struct mla_fake_report report;
+    return cuda_fake_report(&report) && report.queued == 0;
+}
+
+/* Until the records of as many layers have been written ahead of their words, and copied: to a place whose copy has not
+ * ended none are written. */
 static void wait_ahead(struct rig *rig, uint64_t times)
 {
-    WAIT_UNTIL(rig, step_calls(MLA_FAKE_cuEventRecord) == times || rig->lost.code != MLA_OK);
+    WAIT_UNTIL(rig, (step_calls(MLA_FAKE_cuEventRecord) == times && is_idle()) || rig->lost.code != MLA_OK);
 }
 
 /* Records go with the launch all the same, so that behind the word there are three launches and two words; where they
@@ -123,7 +130,7 @@ START_TEST(closed_in_front_of_a_layer)
     step_warm_up(&rig);
     ck_assert(cuda_fake_rules("copy=delay 100"));
     rig_submit(&rig, &s.ticket);
-    wait_ahead(&rig, 1);
+    WAIT_UNTIL(&rig, step_calls(MLA_FAKE_cuEventRecord) == 1);
     rig_close(&rig);
     ck_assert_uint_eq(((const uint64_t *)(void *)s.page.host)[WORD], 0); /* this side's view of the done word */
 }

@@ -6,8 +6,6 @@
  * for measuring: MLA_CUDA_BLOB=copied copies them in any case, =inline lets them go with the launch when another runs,
  * too; =pinned lets kernels read them in pinned host memory, but for very large ones; =pageable copies them from
  * pageable memory. MLA_CUDA_PLAIN_LAUNCHES=1: no kernel begins before the one in front of it has ended.
- * MLA_CUDA_CHAIN=1: a launch begins while the one before it ends, with its records (unless MLA_CUDA_BLOB says
- * otherwise), and a kernel instead of the stream tells its end.
  * MLA_CUDA_GRAPHS=1: batches that come again with the same plan, with nothing running, go as graphs, in one call of the
  * driver, as layers of steps do when their plan stays; and layers do so sooner. =0: neither do.
  * tests/README.md has what these do to times on a GPU.

@@ -132,7 +132,6 @@ struct cu_options {
     bool blob_inline;  /* with the launch, where it fits, when nothing runs */
     bool blob_always;  /* and when something does */
     bool programmatic; /* kernels of a launch overlap where they can */
-    bool chains;       /* and launches in a row */
     enum cu_graphs {
         CU_GRAPHS_NONE,
         CU_GRAPHS_STEPS, /* layers of steps, whose plan stays */
@@ -162,7 +161,7 @@ struct backend {
     CUdevice device;
     bool retained;
     CUcontext context;
-    struct mla_kernels *kernels; /* and their few_rows: cu_kernels_of() */
+    struct mla_kernels *kernels; /* and their few_rows */
     CUstream stream;
     CUstream copies; /* of blobs, while another launch is on stream */
     void *arena_memory;
@@ -235,9 +234,6 @@ bool cu_pace_look(const struct backend *be, uint64_t *from_ns, uint64_t *until_n
 /* When the stream is expected to have ended what it has; no later than now when it has nothing. */
 uint64_t cu_pace_free_ns(const struct backend *be);
 
-/* end.c: on the GPU thread. The end of what a slot has on the stream; batch: of a launch, NULL: of anything else. */
-bool cu_put_end(struct backend *be, struct cu_slot *slot, const struct be_batch *batch);
-
 /* graph.c: on the GPU thread. */
 
 /* Whether the copy and the kernels behind it are a graph by now; false: it is for the caller to put them on the stream,
@@ -253,8 +249,6 @@ void cu_graph_close(struct backend *be, struct cu_graph *graph);
 int cu_slots_open(struct backend *be, struct mla_error *err);
 void cu_slots_close(struct backend *be);
 bool cu_slots_full(const struct backend *be);
-/* What a plan is launched with. */
-struct mla_kernels *cu_kernels_of(const struct backend *be, const struct plan *plan);
 void cu_begin(struct backend *be, struct be_request *request); /* LAUNCH, ABORT, UNMAP */
 bool cu_ahead_write(struct backend *be); /* of one launch that is expected; false: there is none */
 bool cu_end_some(struct backend *be);    /* whether any has ended */

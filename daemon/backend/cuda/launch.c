@@ -3,7 +3,6 @@
 
 #include "daemon/backend/cuda/gpu.h"
 #include "daemon/util/clock.h"
-#include "kernels/host/chain.h"
 
 #define LINE_BYTES 64u
 
@@ -95,7 +94,8 @@ bool cu_slots_full(const struct backend *be)
     return be->n_slots == CU_SLOTS;
 }
 
-struct mla_kernels *cu_kernels_of(const struct backend *be, const struct plan *plan)
+/* What a plan is launched with. */
+static struct mla_kernels *kernels_of(const struct backend *be, const struct plan *plan)
 {
     return mla_kernels_of_plan(be->kernels, plan);
 }
@@ -129,7 +129,7 @@ static bool write_blob(struct backend *be, const struct be_batch *batch, unsigne
     bool again = batch->plan_id != 0 && *plan_id == batch->plan_id;
     *plan_id = 0; /* what a writing that fails leaves is nobody's */
     if (!maps_ok(be, (again ? mla_kernels_blob_write_again : mla_kernels_blob_write)(
-                         cu_kernels_of(be, batch->plan), batch->plan, batch->jobs, batch->n_jobs, batch->seqs,
+                         kernels_of(be, batch->plan), batch->plan, batch->jobs, batch->n_jobs, batch->seqs,
                          batch->n_seqs, blob, address, be->workspace, launch)))
         return false;
     *plan_id = batch->plan_id;
@@ -173,7 +173,7 @@ static bool put_large_blob(struct backend *be, const struct be_batch *batch, siz
     CUdeviceptr to = be->workspace + used_bytes;
     void *blob = large_blob(be, bytes);
     return blob &&
-           maps_ok(be, mla_kernels_blob_write(cu_kernels_of(be, batch->plan), batch->plan, batch->jobs, batch->n_jobs,
+           maps_ok(be, mla_kernels_blob_write(kernels_of(be, batch->plan), batch->plan, batch->jobs, batch->n_jobs,
                                               batch->seqs, batch->n_seqs, blob, to, be->workspace, launch)) &&
            cu_call_ok(be, be->cu.cuMemcpyHtoDAsync(to, blob, bytes, be->stream), "cuMemcpyHtoDAsync");
 }
@@ -182,7 +182,7 @@ static bool put_large_blob(struct backend *be, const struct be_batch *batch, siz
 static bool put_blob(struct backend *be, const struct be_batch *batch, struct cu_slot *slot,
                      struct mla_kernels_launch *launch, struct cu_copy *copy)
 {
-    const struct mla_kernels *kernels = cu_kernels_of(be, batch->plan);
+    const struct mla_kernels *kernels = kernels_of(be, batch->plan);
     size_t bytes = mla_kernels_blob_bytes(kernels, batch->plan, batch->n_jobs, batch->n_seqs);
     uint64_t used = mla_kernels_workspace_bytes(kernels, batch->plan, batch->n_jobs, batch->seqs, batch->n_seqs);
     bool large = bytes > CU_BLOB_BYTES, in_place = be->options.blob_pinned;
@@ -216,7 +216,7 @@ static bool ahead_is_free(struct backend *be, const struct cu_ahead *ahead)
 
 static bool write_ahead(struct backend *be, const struct be_batch *batch, struct cu_ahead *ahead)
 {
-    size_t bytes = mla_kernels_blob_bytes(cu_kernels_of(be, batch->plan), batch->plan, batch->n_jobs, batch->n_seqs);
+    size_t bytes = mla_kernels_blob_bytes(kernels_of(be, batch->plan), batch->plan, batch->n_jobs, batch->n_seqs);
     bool in_place = be->options.blob_pinned;
     if (bytes > CU_BLOB_BYTES || !ahead_is_free(be, ahead))
         return false;
@@ -250,7 +250,7 @@ static bool wait_for_ahead(struct backend *be, const struct cu_ahead *ahead)
 static bool is_graph(struct backend *be, const struct cu_slot *slot, const struct mla_kernels_launch *launch,
                      const struct cu_copy *copy, struct cu_graph *graph)
 {
-    return cu_graph_ready(be, graph, cu_kernels_of(be, slot->request->batch->plan), launch, copy);
+    return cu_graph_ready(be, graph, kernels_of(be, slot->request->batch->plan), launch, copy);
 }
 
 /* The slot's records. copy: what is left to be copied; graph: which they have become, or as it was. */
@@ -284,7 +284,7 @@ static bool put_records(struct backend *be, struct cu_slot *slot, struct mla_ker
     if (be->lost)
         return false;
     /* The copy that was made ahead is behind an event, which takes a call and the device's time, too. */
-    if (goes_with_launch(be, cu_kernels_of(be, b->batch.plan), launch, ahead->bytes)) {
+    if (goes_with_launch(be, kernels_of(be, b->batch.plan), launch, ahead->bytes)) {
         if (!ahead_is_free(be, ahead)) /* nor may that copy come to a place while the launch brings the same there */
             return !be->lost && put_slot_records(be, slot, launch, copy, graph);
         *copy = (struct cu_copy){
@@ -292,15 +292,6 @@ static bool put_records(struct backend *be, struct cu_slot *slot, struct mla_ker
         return true;
     }
     return be->options.blob_pinned || wait_for_ahead(be, ahead);
-}
-
-static int put_kernels(struct backend *be, const struct mla_kernels *kernels, const struct mla_kernels_launch *launch,
-                       const struct cu_copy *copy, CUresult *r)
-{
-    if (!copy->with_launch)
-        return mla_kernels_launch(kernels, be->stream, launch, r);
-    return (be->options.chains ? kernels_launch_chained : mla_kernels_launch_blob)(kernels, be->stream, launch,
-                                                                                   copy->from, copy->bytes, r);
 }
 
 static bool run(struct backend *be, const struct mla_kernels *kernels, const struct mla_kernels_launch *launch,
@@ -311,10 +302,46 @@ static bool run(struct backend *be, const struct mla_kernels *kernels, const str
         return cu_graph_launch(be, graph);
     if (be->lost || (!copy->with_launch && !put_copy(be, copy, be->stream)))
         return false;
-    if (put_kernels(be, kernels, launch, copy, &r) == 0)
+    int rc = copy->with_launch ? mla_kernels_launch_blob(kernels, be->stream, launch, copy->from, copy->bytes, &r)
+                               : mla_kernels_launch(kernels, be->stream, launch, &r);
+    if (rc == 0)
         return true;
     cu_lose(be, r, "cuLaunchKernelEx");
     return false;
+}
+
+/* Words that the stream cannot write are stored by the GPU thread when the batch has ended. */
+static bool stream_writes(const struct backend *be, const struct be_batch *batch)
+{
+    bool all = be->word_writes;
+    for (uint32_t i = 0; i < batch->n_done && all; i++)
+        all = cu_sync_address(be, batch->done[i].word) != 0;
+    return all;
+}
+
+static bool write_word(struct backend *be, CUdeviceptr address, uint64_t value)
+{
+    return cu_call_ok(be, be->cu.cuStreamWriteValue64(be->stream, address, value, CU_STREAM_WRITE_VALUE_DEFAULT),
+                      "cuStreamWriteValue64");
+}
+
+static bool put_event(struct backend *be, struct cu_slot *slot)
+{
+    return !(slot->timed || !be->word_writes) ||
+           cu_call_ok(be, be->cu.cuEventRecord(slot->ended, be->stream), "cuEventRecord");
+}
+
+/* The end of what a slot has on the stream is told by words that it writes: done words of the batch, then the slot's
+ * completion word. batch: of a launch, NULL: of anything else. */
+static bool put_end(struct backend *be, struct cu_slot *slot, const struct be_batch *batch)
+{
+    slot->on_stream = true;
+    slot->value = ++be->last_value;
+    slot->host_words = batch && !stream_writes(be, batch);
+    for (uint32_t i = 0; batch && i < batch->n_done && !slot->host_words; i++)
+        if (!write_word(be, cu_sync_address(be, batch->done[i].word), batch->done[i].value))
+            return false;
+    return put_event(be, slot) && (!be->word_writes || write_word(be, slot->word_device, slot->value));
 }
 
 /* Two launches in a row, so that the pause between them is seen as well. */
@@ -338,7 +365,7 @@ static void begin_launch(struct backend *be, struct cu_slot *slot)
     /* Until it has ended: not before this. */
     batch->started_ns = mla_now_ns();
     if ((slot->timed && !cu_call_ok(be, be->cu.cuEventRecord(slot->started, be->stream), "cuEventRecord")) ||
-        !run(be, cu_kernels_of(be, batch->plan), &launch, &copy, graph) || !cu_put_end(be, slot, batch))
+        !run(be, kernels_of(be, batch->plan), &launch, &copy, graph) || !put_end(be, slot, batch))
         return;
     batch->submitted_ns = mla_now_ns();
     struct be_event event = {.kind = BE_SUBMITTED, .request = slot->request};
@@ -361,7 +388,7 @@ static void begin_abort(struct backend *be, struct cu_slot *slot)
         if (!cu_call_ok(be, r, "cuMemcpyHtoDAsync"))
             return;
     }
-    cu_put_end(be, slot, NULL);
+    put_end(be, slot, NULL);
 }
 
 void cu_begin(struct backend *be, struct be_request *request)

@@ -146,7 +146,7 @@ void cu_stop(struct backend *be)
 static void copy_options(struct cu_options *o, const struct be_config *config)
 {
     const char *blob = getenv("MLA_CUDA_BLOB"), *plain = getenv("MLA_CUDA_PLAIN_LAUNCHES");
-    const char *graphs = getenv("MLA_CUDA_GRAPHS"), *chain = getenv("MLA_CUDA_CHAIN");
+    const char *graphs = getenv("MLA_CUDA_GRAPHS");
     snprintf(o->gpu, sizeof o->gpu, "%s", config->gpu ? config->gpu : "0");
     snprintf(o->kernels_dir, sizeof o->kernels_dir, "%s", config->kernels_dir ? config->kernels_dir : "");
     snprintf(o->variant, sizeof o->variant, "%s", config->variant ? config->variant : "");
@@ -159,8 +159,7 @@ static void copy_options(struct cu_options *o, const struct be_config *config)
     o->graphs = graphs && strcmp(graphs, "1") == 0 ? CU_GRAPHS_ALL : CU_GRAPHS_STEPS;
     if (o->blob_pageable || (graphs && strcmp(graphs, "0") == 0))
         o->graphs = CU_GRAPHS_NONE;
-    o->chains = chain && strcmp(chain, "1") == 0 && o->programmatic && o->graphs != CU_GRAPHS_ALL;
-    o->blob_always = blob && blob[0] != '\0' ? strcmp(blob, "inline") == 0 : o->chains;
+    o->blob_always = blob && strcmp(blob, "inline") == 0;
     o->blob_inline =
         o->blob_always || (o->graphs != CU_GRAPHS_ALL && (!blob || blob[0] == '\0')); /* a graph copies anew */
     o->own_costs = config->costs != NULL;

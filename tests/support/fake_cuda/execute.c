@@ -166,8 +166,6 @@ CUresult fake_execute_kernel(CUstream stream, struct fake_op *op)
         uint64_t end = fake_now_ns() + op->kernel.number;
         while (fake_now_ns() < end && !fake_stream_stopping(stream))
             fake_sleep_ns(SPIN_STEP_NS);
-    } else if (kernel == FAKE_END) {
-        fake_end(op);
     } else if (kernel == FAKE_H128_PACK) {
         fake_h128_pack(&op->kernel.h128);
     } else if (kernel == FAKE_H128_UNPACK) {

@@ -192,7 +192,6 @@ struct fake_op {
                 struct mla_sm90_launch units; /* FAKE_PREPARE, FAKE_DECODE_UNITS */
             };
             uint32_t clusters, cluster_ctas; /* of the grid, of a cluster */
-            struct mla_sm90_end end;         /* FAKE_END */
             struct h128_args h128;           /* FAKE_H128_* */
             uint64_t number;                 /* FAKE_SPIN: nanoseconds; FAKE_READ: address */
         } kernel;
@@ -256,9 +255,7 @@ CUresult fake_execute_wait(CUstream stream, const struct fake_op *op);
 CUresult fake_execute_wait_event(CUstream stream, const struct fake_op *op); /* event.c */
 /* Fills op->uses from the launch's records, which must be in host memory unless it is about to execute. Without the
  * lock. */
-void fake_kernel_uses(struct fake_op *op, bool executing);                 /* kernel_uses.c */
-void fake_end_uses(struct fake_op *found, const struct mla_sm90_end *end); /* execute_end.c */
-void fake_end(struct fake_op *op);
+void fake_kernel_uses(struct fake_op *op, bool executing); /* kernel_uses.c */
 void fake_scratch_free(struct fake_scratch *scratch);
 /* execute_h128.c: what the baseline's kernels do, and some of what they use. */
 /* execute_inline.c: kernels whose parameter has the blob with it. The bytes of that, by the name; 0: no such kernel. */
@@ -311,7 +308,6 @@ enum fake_kernel {
     FAKE_DECODE_UNITS,
     FAKE_PREPARE,
     FAKE_REDUCE,
-    FAKE_END,
     FAKE_H128_PACK,
     FAKE_H128_UNPACK,
     FAKE_SPIN,

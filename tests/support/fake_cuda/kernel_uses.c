@@ -60,9 +60,7 @@ void fake_kernel_uses(struct fake_op *op, bool executing)
     const struct mla_abi_launch *l = &op->kernel.launch;
     if (op->kernel.function->kernel == FAKE_READ)
         fake_op_use(&found, op->kernel.number, 1, false);
-    if (op->kernel.function->kernel == FAKE_END) {
-        fake_end_uses(&found, &op->kernel.end);
-    } else if (fake_is_h128(op->kernel.function->kernel)) {
+    if (fake_is_h128(op->kernel.function->kernel)) {
         fake_h128_uses(&found, &op->kernel.h128);
     } else if (op->kernel.function->kernel != FAKE_READ && op->kernel.function->kernel != FAKE_SPIN &&
                op->kernel.function->kernel != FAKE_EMPTY) {
