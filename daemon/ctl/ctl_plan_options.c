@@ -1,5 +1,6 @@
 #include "daemon/ctl/ctl_plan.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <getopt.h>
 #include <stdlib.h>
@@ -182,6 +183,7 @@ size_t ctl_plan_kinds(const struct ctl_plan_options *o, uint32_t sms, uint32_t t
         bool named = d->ctas_per_unit == o->unit_ctas && d->rows_per_unit == o->unit_rows;
         if (o->unit_ctas != 0 ? !named : i + 1 == n) /* the last is no kernel */
             continue;
+        assert(d->ctas_per_unit > 0 && d->rows_per_unit > 0);
         d->sms = sms;
         d->resident_units = sms / d->ctas_per_unit;
         all[i].tile_rows = tile_rows;
