@@ -14,6 +14,8 @@
 
 #include <stdint.h>
 
+#include "kernels/sm90/precision.h"
+
 namespace mla::sm90
 {
 
@@ -75,7 +77,7 @@ constexpr int kQSteps = 2;
 #define MLA_SM90_PROMOTION 1
 #endif
 constexpr bool kPromotion = MLA_SM90_PROMOTION != 0;
-constexpr uint32_t kWindow = 8;
+constexpr uint32_t kWindow = MLA_SM90_WINDOW;
 
 /* A page of K, and Q: four boxes of 64 x 128 bytes (128-byte swizzle), one of 64 x 64 (64-byte swizzle). */
 constexpr uint32_t kBox = 8192;
@@ -118,12 +120,9 @@ constexpr int kBarPvAll = 5;
 constexpr int kBarQkAll = 6;
 constexpr int kBarTurn = 8; /* + group: the running reference is this group's */
 
-/* P = 2^(score - reference + kHeadroom): at most 2^8.75, which is below the largest e4m3 (448), when a score may be
- * kLag octaves above the reference. A reference is kAbove octaves above the maximum that it was taken from: that
- * maximum's P is a power of two, so exact, and a later one seldom needs another reference. */
-constexpr float kLag = 3.0f;
-constexpr float kHeadroom = 8.75f - kLag;
-constexpr float kAbove = 0.75f;
+constexpr float kLag = MLA_SM90_LAG;
+constexpr float kHeadroom = MLA_SM90_HEADROOM;
+constexpr float kAbove = MLA_SM90_ABOVE;
 constexpr float kSumUnit = 0.018581361171917516f; /* 2^-kHeadroom */
 static_assert(kHeadroom == 5.75f && kHeadroom - kAbove == 5.0f, "kSumUnit, and a power of two");
 constexpr float kNoReference = -1e30f;
@@ -136,9 +135,7 @@ constexpr uint32_t kFlagMasked = 1u << 2;
 constexpr uint32_t kFlagLast = 1u << 3; /* of its unit */
 constexpr uint32_t kFlagOdd = 1u << 4;  /* the cluster's second unit, fourth, ... */
 
-/* Sums of a unit fit f16 by this, whatever the data are, up to 2^19 keys. Units are shorter by far (max_pages_per_item
- * of the manifest). */
-constexpr float kSumScale = 1.0f / (1 << 22);
+constexpr float kSumScale = MLA_SM90_SUM_SCALE;
 
 } // namespace mla::sm90
 

@@ -2,8 +2,7 @@
  *
  * These accumulators keep some 13 bits and cut the rest off, so that a sum of many pages loses what is small against
  * it. On each page a part of O therefore moves to f16 sums in memory (they stay in the L2 cache), which only this
- * thread touches: 1.5 times the value moves, half of it stays behind with the opposite sign, and so does what rounding
- * to f16 lost. An accumulator thus swings around zero, over the pages between two visits.
+ * thread touches (precision.h says how much); what rounding to f16 lost stays behind, too.
  *
  * The sums are those of O times a power of two (kSumScale) that keeps them below the largest f16 for any data; they are
  * in terms of the same references as O.
@@ -79,6 +78,7 @@ __device__ __forceinline__ void add_in_memory(uint64_t to, const uint32_t (&h)[4
 template <int v>
 __device__ __forceinline__ void promote(const mla_sm90_launch &launch, float (&o)[kBlocks][kValues], uint32_t done)
 {
+    constexpr float kMove = (1 + MLA_SM90_CARRY) * kSumScale;
     const uint64_t sums = sums_of_thread(launch);
 #pragma unroll
     for (int index = v; index < kAllVectors; index += kWindow) {
@@ -87,7 +87,7 @@ __device__ __forceinline__ void promote(const mla_sm90_launch &launch, float (&o
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             float &x = o[m][8 * i + 2 * e], &y = o[m][8 * i + 2 * e + 1], low, high;
-            h[e] = f16x2_of(x * (1.5f * kSumScale), y * (1.5f * kSumScale));
+            h[e] = f16x2_of(x * kMove, y * kMove);
             f32_of(h[e], low, high); /* exact: what is left and what has moved are what there was */
             x = fmaf(low, -1.0f / kSumScale, x);
             y = fmaf(high, -1.0f / kSumScale, y);
@@ -125,10 +125,10 @@ __device__ __forceinline__ void rescale_sums(uint64_t sums, uint32_t done, uint3
         }
 }
 
-/* All of it back into O, at the end of a unit. */
+/* All of it back into O, at the end of a unit, with what accumulators have lost on average. */
 __device__ __forceinline__ void collect(float (&o)[kBlocks][kValues], uint64_t sums, uint32_t done)
 {
-    const float back = 1.0f / kSumScale;
+    constexpr float back = (1 + MLA_SM90_GIVEN_BACK) / kSumScale;
 #pragma unroll
     for (int v0 = 0; v0 < static_cast<int>(kWindow); v0 += 2) {
         __syncwarp(); /* loads do not move up across it */
