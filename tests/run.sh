@@ -50,14 +50,14 @@ stage_release() { # what a distribution builds: the Debian packages, unpacked an
 }
 
 stage_asan_ubsan() { # the tree's text is the same: no lints
-  configure_and_build asan-ubsan && run_ctest asan-ubsan -LE '^lint$'
+  configure_and_build asan-ubsan && run_ctest asan-ubsan -j"$((jobs + 1))" -LE '^lint$' # many wait for another process
 }
 
 stage_tsan() { # programs with more than one thread
   # ThreadSanitizer wants its shadow where some kernels' address randomisation puts mappings.
   local fixed=()
   setarch "$(uname -m)" -R true 2>/dev/null && fixed=(setarch "$(uname -m)" -R)
-  configure_and_build tsan && "${fixed[@]}" ctest --test-dir build/tsan -j"$jobs" --output-on-failure --no-tests=error -L '^threads$'
+  configure_and_build tsan && "${fixed[@]}" ctest --test-dir build/tsan -j"$((jobs + 1))" --output-on-failure --no-tests=error -L '^threads$'
 }
 
 stage_tidy() {
