@@ -117,9 +117,9 @@ START_TEST(other_ways)
 }
 END_TEST
 
-/* Records of layers are copied before their words come, as far as there is time, and go with the launch all the same
- * when nothing runs; not where they are to be copied in any case. While that copy is still on its way they go to
- * another place: no two write one at the same time, as the sanitizer for threads sees. */
+/* Records of layers are copied before their words come. Where there was no time for that, or the copy is still on its
+ * way, they go with the launch when nothing runs, to another place: no two write one at the same time, as the sanitizer
+ * for threads sees. Where they are to be copied in any case, the stream waits for that. */
 START_TEST(layers)
 {
     const bool with = _i != 1, slow_copies = _i == 2;
@@ -138,10 +138,12 @@ START_TEST(layers)
         step_ends_well(&s);
     }
     ck_assert(cuda_fake_report(&after));
-    ck_assert_uint_eq(inline_bytes(), with ? 3 * LAYERS * 4096u : 0);
+    ck_assert_uint_le(inline_bytes(), with ? 3 * LAYERS * 4096u : 0);
     ck_assert_uint_ge(calls(MLA_FAKE_cuMemcpyHtoDAsync), 1);
     if (with)
         ck_assert_uint_eq(calls(MLA_FAKE_cuStreamWaitEvent), 0);
+    if (slow_copies)
+        ck_assert_uint_ge(inline_bytes(), 4096);
     step_drop(&s);
     rig_close(&rig);
 }

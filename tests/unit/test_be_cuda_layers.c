@@ -22,16 +22,17 @@ static void wait_ahead(struct rig *rig, uint64_t times)
     WAIT_UNTIL(rig, (step_calls(MLA_FAKE_cuEventRecord) == times && is_idle()) || rig->lost.code != MLA_OK);
 }
 
-/* Records go with the launch all the same, so that behind the word there are three launches and two words; where they
- * are not to, the stream waits for their copy. */
+/* Records are in place before the word comes: behind it there are three launches and two words, and nothing is waited
+ * for. */
 START_TEST(calls_of_a_layer)
 {
-    const unsigned copies = _i == 1;
-    ck_assert_int_eq(setenv("MLA_CUDA_BLOB", copies ? "copied" : "", 1), 0);
+    struct mla_fake_report report;
+    ck_assert_int_eq(setenv("MLA_CUDA_BLOB", _i == 1 ? "copied" : "", 1), 0);
     struct rig rig = step_rig();
     struct stepper s;
     step_make(&s, &rig, 10);
     step_warm_up(&rig);
+    ck_assert(cuda_fake_report(&report));
     rig_submit(&rig, &s.ticket);
     for (uint32_t i = 0; i < LAYERS; i++) {
         wait_ahead(&rig, i + 1);
@@ -39,7 +40,10 @@ START_TEST(calls_of_a_layer)
     }
     step_ends_well(&s);
     ck_assert_uint_eq(step_calls(MLA_FAKE_cuMemcpyHtoDAsync), LAYERS);
-    ck_assert_uint_eq(step_calls(MLA_FAKE_cuStreamWaitEvent), copies * LAYERS);
+    ck_assert_uint_eq(step_calls(MLA_FAKE_cuStreamWaitEvent), 0);
+    uint64_t inline_bytes = report.inline_bytes;
+    ck_assert(cuda_fake_report(&report));
+    ck_assert_uint_eq(report.inline_bytes, inline_bytes);
     ck_assert_uint_eq(step_calls(MLA_FAKE_cuStreamWaitValue64), 0);
     ck_assert_uint_eq(step_calls(MLA_FAKE_cuLaunchKernelEx), 3 * LAYERS);
     ck_assert_uint_eq(step_calls(MLA_FAKE_cuStreamWriteValue64), 2 * LAYERS);
@@ -83,19 +87,23 @@ END_TEST
 
 static void lose_the_device(int which)
 {
-    static const char *const rules[] = {
-        "cuMemcpyHtoDAsync@1", "cuEventRecord@1",        "cuStreamWaitEvent@1",    "cuLaunchKernelEx@1",
-        "cuLaunchKernelEx@3",  "cuStreamWriteValue64@1", "cuStreamWriteValue64@2", "kernel@1"};
+    static const char *const rules[] = {"cuMemcpyHtoDAsync@1",    "cuEventRecord@1",    "cuEventQuery@1",
+                                        "cuLaunchKernelEx@1",     "cuLaunchKernelEx@3", "cuStreamWriteValue64@1",
+                                        "cuStreamWriteValue64@2", "kernel@1",           "cuStreamWaitEvent@1"};
+    const bool copying = which == 8; /* when the word comes */
     struct rig rig = step_rig();
     struct stepper s;
     char rule[128];
     rig.may_be_lost = true;
     step_make(&s, &rig, 10);
     step_warm_up(&rig);
-    snprintf(rule, sizeof rule, "%s=lose CUDA_ERROR_ILLEGAL_ADDRESS", rules[which]);
+    snprintf(rule, sizeof rule, "%s=lose CUDA_ERROR_ILLEGAL_ADDRESS%s", rules[which], copying ? ";copy=delay 500" : "");
     ck_assert(cuda_fake_rules(rule));
     rig_submit(&rig, &s.ticket);
-    wait_ahead(&rig, 1);
+    if (!copying)
+        wait_ahead(&rig, 1);
+    else
+        WAIT_UNTIL(&rig, step_calls(MLA_FAKE_cuEventRecord) == 1);
     __atomic_store_n(step_word(&s, 0, false), 1, __ATOMIC_RELEASE);
     WAIT_UNTIL(&rig, rig.lost.code != MLA_OK);
     ck_assert_uint_eq(*step_word(&s, 0, true), 0);
@@ -141,6 +149,6 @@ MLA_SUITE(be_cuda_layers)
     TCase *tc = mla_tcase(suite, "layers");
     tcase_add_loop_test(tc, calls_of_a_layer, 0, 2);
     tcase_add_test(tc, layers_become_graphs);
-    tcase_add_loop_test(tc, the_device_is_lost, 0, 8);
+    tcase_add_loop_test(tc, the_device_is_lost, 0, 9);
     tcase_add_test(tc, closed_in_front_of_a_layer);
 }

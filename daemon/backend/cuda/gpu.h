@@ -109,6 +109,7 @@ struct cu_slot {
 struct cu_ahead {
     struct mla_kernels_launch launch;
     size_t bytes;   /* of the blob */
+    bool copying;   /* the copy has not been seen to have ended */
     CUevent copied; /* by the stream of copies */
     /* Parts of the blocks at slot_memory and slot_device. */
     unsigned char *blob;
@@ -251,6 +252,7 @@ void cu_slots_close(struct backend *be);
 bool cu_slots_full(const struct backend *be);
 void cu_begin(struct backend *be, struct be_request *request); /* LAUNCH, ABORT, UNMAP */
 bool cu_ahead_write(struct backend *be); /* of one launch that is expected; false: there is none */
+void cu_ahead_look(struct backend *be);  /* which copies of them have ended */
 bool cu_end_some(struct backend *be);    /* whether any has ended */
 void cu_query(struct backend *be);       /* asks the driver whether the context is well */
 

@@ -205,29 +205,36 @@ static bool put_blob(struct backend *be, const struct be_batch *batch, struct cu
 
 /* ---- records of steps, ahead of their words ---- */
 
-/* The blob's memory may still be read by the copy of what was expected before, and did not come. */
-static bool ahead_is_free(struct backend *be, const struct cu_ahead *ahead)
+/* Whether its copy has ended: then its memory may be written, and no launch need wait for it. */
+static bool ahead_is_copied(struct backend *be, struct cu_ahead *ahead)
 {
-    CUresult r = be->cu.cuEventQuery(ahead->copied);
+    CUresult r = ahead->copying ? be->cu.cuEventQuery(ahead->copied) : CUDA_SUCCESS;
     if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY)
         cu_call_ok(be, r, "cuEventQuery");
+    ahead->copying = r != CUDA_SUCCESS;
     return r == CUDA_SUCCESS;
+}
+
+static bool copy_ahead(struct backend *be, struct cu_ahead *ahead)
+{
+    ahead->copying = true;
+    return cu_call_ok(be, be->cu.cuMemcpyHtoDAsync(ahead->blob_device_copy, ahead->blob, ahead->bytes, be->copies),
+                      "cuMemcpyHtoDAsync") &&
+           cu_call_ok(be, be->cu.cuEventRecord(ahead->copied, be->copies), "cuEventRecord");
 }
 
 static bool write_ahead(struct backend *be, const struct be_batch *batch, struct cu_ahead *ahead)
 {
     size_t bytes = mla_kernels_blob_bytes(kernels_of(be, batch->plan), batch->plan, batch->n_jobs, batch->n_seqs);
     bool in_place = be->options.blob_pinned;
-    if (bytes > CU_BLOB_BYTES || !ahead_is_free(be, ahead))
+    /* What is still copied was expected before, and did not come. */
+    if (bytes > CU_BLOB_BYTES || !ahead_is_copied(be, ahead))
         return false;
     ahead->bytes = bytes;
     if (!write_blob(be, batch, ahead->blob, in_place ? ahead->blob_device : ahead->blob_device_copy, &ahead->plan_id,
                     &ahead->launch))
         return false;
-    return in_place ||
-           (cu_call_ok(be, be->cu.cuMemcpyHtoDAsync(ahead->blob_device_copy, ahead->blob, bytes, be->copies),
-                       "cuMemcpyHtoDAsync") &&
-            cu_call_ok(be, be->cu.cuEventRecord(ahead->copied, be->copies), "cuEventRecord"));
+    return in_place || copy_ahead(be, ahead);
 }
 
 bool cu_ahead_write(struct backend *be)
@@ -241,10 +248,11 @@ bool cu_ahead_write(struct backend *be)
     return true;
 }
 
-static bool wait_for_ahead(struct backend *be, const struct cu_ahead *ahead)
+/* While nothing else is to be done, so that the launch, which a worker waits for, has nothing to ask or to wait for. */
+void cu_ahead_look(struct backend *be)
 {
-    return cu_call_ok(be, be->cu.cuStreamWaitEvent(be->stream, ahead->copied, CU_EVENT_WAIT_DEFAULT),
-                      "cuStreamWaitEvent");
+    for (size_t i = 0; i < BE_STEPS_BATCHES && !be->lost; i++)
+        ahead_is_copied(be, &be->ahead[i]);
 }
 
 static bool is_graph(struct backend *be, const struct cu_slot *slot, const struct mla_kernels_launch *launch,
@@ -276,22 +284,17 @@ static bool put_records(struct backend *be, struct cu_slot *slot, struct mla_ker
     if (!b || !b->prepared)
         return put_slot_records(be, slot, launch, copy, graph);
     struct cu_ahead *ahead = &be->ahead[index];
+    bool copied = ahead_is_copied(be, ahead);
     *launch = ahead->launch;
-    if (!be->options.blob_pinned && is_graph(be, slot, launch, copy, &ahead->graph)) {
+    if (!be->lost && !be->options.blob_pinned && is_graph(be, slot, launch, copy, &ahead->graph))
         *graph = &ahead->graph;
-        return wait_for_ahead(be, ahead);
-    }
     if (be->lost)
         return false;
-    /* The copy that was made ahead is behind an event, which takes a call and the device's time, too. */
-    if (goes_with_launch(be, kernels_of(be, b->batch.plan), launch, ahead->bytes)) {
-        if (!ahead_is_free(be, ahead)) /* nor may that copy come to a place while the launch brings the same there */
-            return !be->lost && put_slot_records(be, slot, launch, copy, graph);
-        *copy = (struct cu_copy){
-            .to = ahead->blob_device_copy, .from = ahead->blob, .bytes = ahead->bytes, .with_launch = true};
-        return true;
-    }
-    return be->options.blob_pinned || wait_for_ahead(be, ahead);
+    /* Behind a copy that still runs is behind an event: rather the launch brings them, to the slot's own place. */
+    if (!copied && !*graph && goes_with_launch(be, kernels_of(be, b->batch.plan), launch, ahead->bytes))
+        return put_slot_records(be, slot, launch, copy, graph);
+    return copied || cu_call_ok(be, be->cu.cuStreamWaitEvent(be->stream, ahead->copied, CU_EVENT_WAIT_DEFAULT),
+                                "cuStreamWaitEvent");
 }
 
 static bool run(struct backend *be, const struct mla_kernels *kernels, const struct mla_kernels_launch *launch,

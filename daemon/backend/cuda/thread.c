@@ -173,6 +173,7 @@ static void serve(struct backend *be)
     }
     if (cu_ahead_write(be))
         return;
+    cu_ahead_look(be);
     look_after(be, now);
     uint64_t pause = be->lost ? 0 : next_pause_ns(be, now);
     if (pause == 0)
