@@ -19,6 +19,7 @@ typedef int (*bench_fn)(int argc, char **argv, struct bench_report *report);
 int bench_calibrate(int argc, char **argv, struct bench_report *report);
 int bench_costs(int argc, char **argv, struct bench_report *report);
 int bench_cpu(int argc, char **argv, struct bench_report *report);
+int bench_launch(int argc, char **argv, struct bench_report *report);
 int bench_mix(int argc, char **argv, struct bench_report *report);
 int bench_overhead(int argc, char **argv, struct bench_report *report);
 int bench_plan(int argc, char **argv, struct bench_report *report);
@@ -31,6 +32,7 @@ int bench_workers(int argc, char **argv, struct bench_report *report);
 extern const struct bench_option bench_calibrate_options[];
 extern const struct bench_option bench_costs_options[];
 extern const struct bench_option bench_cpu_options[];
+extern const struct bench_option bench_launch_options[];
 extern const struct bench_option bench_mix_options[];
 extern const struct bench_option bench_overhead_options[];
 extern const struct bench_option bench_plan_options[];
@@ -38,6 +40,7 @@ extern const struct bench_option bench_rtt_options[];
 extern const struct bench_option bench_shapes_options[];
 extern const struct bench_option bench_step_options[];
 extern const struct bench_option bench_workers_options[];
-extern const char bench_shapes_more[]; /* of its --help */
+extern const char bench_launch_more[]; /* of its --help */
+extern const char bench_shapes_more[];
 
 #endif

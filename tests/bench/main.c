@@ -17,6 +17,8 @@ static const struct subcommand {
      "round trips, requests per second and CPU time of the daemon against raw sockets", NULL},
     {"overhead", bench_overhead, bench_overhead_options,
      "what a client of mlad sees of a decode, against its kernels, on a GPU", NULL},
+    {"launch", bench_launch, bench_launch_options,
+     "what a launch by itself takes more than in a graph of many, by several ways, on a GPU", bench_launch_more},
     {"workers", bench_workers, bench_workers_options,
      "1 to 16 workers through mlad, by time slicing, under MPS, and as one batch, on a GPU", NULL},
     {"mix", bench_mix, bench_mix_options, "small decodes beside a large one, with and without fairness, on a GPU",

@@ -16,9 +16,12 @@ static int skip(void)
         return skip();                                                                                                 \
     }                                                                                                                  \
     const struct bench_option name##_options[] = {{NULL, NULL, NULL, 0, 0, 0}};
+WITHOUT_CUDA(bench_launch)
 WITHOUT_CUDA(bench_mix)
 WITHOUT_CUDA(bench_overhead)
 WITHOUT_CUDA(bench_shapes)
 WITHOUT_CUDA(bench_step)
 WITHOUT_CUDA(bench_workers)
-const char bench_shapes_more[] = "\nThis build has no CUDA kernels to measure: it takes no options.\n";
+#define NO_OPTIONS "\nThis build has no CUDA kernels to measure: it takes no options.\n"
+const char bench_launch_more[] = NO_OPTIONS;
+const char bench_shapes_more[] = NO_OPTIONS;

@@ -122,6 +122,35 @@ def overhead():
     check(report["bars"] == [], "overhead: bars are for its own shapes")
 
 
+def launch():
+    """Of two rounds a median is the mean, so parts add up."""
+    rows, report = run_files(["launch", "--heads", "4", "--kv-len", "128", "--batch", "2", "--copies", "3", "--pause-us", "0",
+                              "--rounds", "2"], DRIVER)
+    ways = [row["way"] for row in rows[:12]]
+    check(len(set(ways)) == 12 and [(row["b"], row["way"]) for row in rows] == [(b, w) for b in (1, 1, 2) for w in ways],
+          "launch: rows")
+    for row in rows:
+        rising(row, ["p50_us", "p99_us"])
+        check(all(row[k] > 0 for k in ("kernel_us", "in_a_row_us", "timed_us", "held_us", "end_call_us", "wait_us")),
+              f"{row['name']}: nothing measured")
+        check(close(row["kernel_us"] + row["excess_us"], row["p50_us"]), f"{row['name']}: excess")
+        check(close(row["kernel_us"] + row["excess_p99_us"], row["p99_us"]), f"{row['name']}: excess p99")
+        parts = sum(row[k] for k in ("copy_call_us", "launch_calls_us", "end_call_us", "wait_us"))
+        check(parts <= row["p50_us"] * (1 + 1e-6), f"{row['name']}: its parts take {parts} us")
+        calls = [row[f"{kernel}_call_us"] for kernel in ("prepare", "decode", "reduce")]
+        check(sum(calls) <= row["launch_calls_us"] + 1e-6, f"{row['name']}: calls {calls}")
+        graph, records = row["way"].startswith("graph"), row["records"]
+        want = {"records copied": "copied", "records in place": "in place", "records there": "there", "word alone": "none",
+                "graph, records copied": "copied", "graph, records there": "there", "all on device": "there"}
+        check(records == want.get(row["way"], "inline"), f"{row['name']}: records {records}")
+        check((min(calls[:2]) > 0) == (not graph and records != "none"), f"{row['name']}: calls {calls}")
+        if records != "none":
+            check(row["gpu_us"] > 0 and row["held_gpu_us"] > 0 and row["launch_calls_us"] > 0, f"{row['name']}: no launch")
+        if not graph and records == "copied":
+            check(row["copy_call_us"] > 0, f"{row['name']}: no copy")
+    check(report["bars"] == [], "launch: a bar")
+
+
 def workers():
     rows, report = run_files(["workers", "--heads", "4", "--kv-len", "128", "--workers", "2", "--ms", "40", "--rounds", "2",
                               "--mlad", MLAD], DRIVER)
@@ -189,8 +218,8 @@ def calibrate():
 
 
 def exits():
-    for name in ("overhead", "workers", "mix", "step"):
-        code, _, err = run([name, "--mlad", MLAD], "/nonexistent/libcuda.so.1")
+    for name in ("overhead", "launch", "workers", "mix", "step"):
+        code, _, err = run([name] + (["--mlad", MLAD] if name != "launch" else []), "/nonexistent/libcuda.so.1")
         check(code == 77 and "skipped" in err, f"{name} without a driver: exit {code}, {err}")
         code, _, err = run([name, "--nonsense"], DRIVER)
         check(code == 2 and "--nonsense" in err, f"{name}: an unknown option: exit {code}, {err}")
@@ -200,8 +229,8 @@ def helps():
     """Of every subcommand, on any machine; what it parses is what --help tells, or the program would abort."""
     code, out, _ = run(["--help"])
     names = [line.split()[0] for line in out.splitlines() if line.startswith("  ") and line[2] != " "]
-    check(code == 0 and set(names) >= {"rtt", "overhead", "workers", "mix", "step", "plan", "costs", "calibrate", "shapes"},
-          f"--help: exit {code}, {names}")
+    want = {"rtt", "overhead", "launch", "workers", "mix", "step", "plan", "costs", "calibrate", "shapes"}
+    check(code == 0 and set(names) >= want, f"--help: exit {code}, {names}")
     for name in names:
         code, out, err = run([name, "--help"])
         options = [line.split()[0] for line in out.splitlines() if line.startswith("  --")]
@@ -214,7 +243,7 @@ def helps():
         check((code == 2 and '"--nonsense"' in err) or (code == 77 and "no CUDA kernels" in err), f"{name}: exit {code}, {err}")
 
 
-parts = [helps, plan, rtt] + ([exits, overhead, workers, mix, step, calibrate] if DRIVER else [])
+parts = [helps, plan, rtt] + ([exits, overhead, launch, workers, mix, step, calibrate] if DRIVER else [])
 for part in parts:
     part()
 for failure in failures:

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/bench/machine.h"
+
 #define FUNCTIONS_MAX 256
 
 static struct {
@@ -16,6 +18,7 @@ static struct {
     size_t n_functions;
     unsigned let;
     unsigned launches[TAP_PARTS];
+    uint64_t *ns;
 } tap;
 
 static enum tap_part part_of_name(const char *name)
@@ -54,7 +57,12 @@ static CUresult launch(const CUlaunchConfig *config, CUfunction function, void *
     if (!(tap.let >> part & 1u))
         return CUDA_SUCCESS;
     tap.launches[part]++;
-    return tap.real->cuLaunchKernelEx(config, function, parameters, extra);
+    if (!tap.ns)
+        return tap.real->cuLaunchKernelEx(config, function, parameters, extra);
+    uint64_t from = bench_now_ns();
+    CUresult result = tap.real->cuLaunchKernelEx(config, function, parameters, extra);
+    tap.ns[part] += bench_now_ns() - from;
+    return result;
 }
 
 const struct cuda_driver *tap_open(const struct cuda_driver *real)
@@ -72,6 +80,11 @@ void tap_let(unsigned parts)
 {
     tap.let = parts;
     memset(tap.launches, 0, sizeof tap.launches);
+}
+
+void tap_time(uint64_t *ns)
+{
+    tap.ns = ns;
 }
 
 unsigned tap_launches(enum tap_part part)

@@ -4,6 +4,8 @@
 #ifndef MLA_TESTS_BENCH_GPU_TAP_H
 #define MLA_TESTS_BENCH_GPU_TAP_H
 
+#include <stdint.h>
+
 #include "kernels/host/cuda_driver.h"
 
 enum tap_part {
@@ -21,5 +23,8 @@ const struct cuda_driver *tap_open(const struct cuda_driver *real);
 /* From here on kernels of these parts (bits) are launched and the others left out; counts start anew. */
 void tap_let(unsigned parts);
 unsigned tap_launches(enum tap_part part);
+
+/* From here on what the driver's launch calls take is added to ns[TAP_PARTS]; NULL: no more. */
+void tap_time(uint64_t *ns);
 
 #endif

@@ -70,7 +70,7 @@ static int make_plan(struct work *work, const struct work_options *options)
     return rc;
 }
 
-static struct mla_abi_job make_job(const struct work *work, uint32_t out_type, uint32_t copy)
+struct mla_abi_job work_job(const struct work *work, uint32_t out_type, uint32_t copy)
 {
     const struct shape *shape = work->shape;
     const struct pool *pool = work->pool;
@@ -113,7 +113,7 @@ static int make_launches(struct work *work, const struct work_options *options)
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < work->n_launches; i++) {
         struct mla_abi_job job =
-            make_job(work, options->out_type != 0 ? options->out_type : MLA_ABI_OUT_E4M3, i % copies);
+            work_job(work, options->out_type != 0 ? options->out_type : MLA_ABI_OUT_E4M3, i % copies);
         rc = mla_kernels_blob_write(kernels, &work->plan, &job, 1, shape->seqs, shape->n_seqs, blobs + i * bytes,
                                     work->blobs + i * bytes, work->pool->workspace, &work->launches[i]);
     }
@@ -137,7 +137,7 @@ static int make_padded(struct work *work, const struct work_options *options)
     work->padded = gpu_array(work->n_launches, sizeof *work->padded);
     for (uint32_t i = 0; rc == 0 && i < work->n_launches; i++) {
         struct mla_abi_job job =
-            make_job(work, options->out_type != 0 ? options->out_type : MLA_ABI_OUT_E4M3, i % copies);
+            work_job(work, options->out_type != 0 ? options->out_type : MLA_ABI_OUT_E4M3, i % copies);
         struct h128_request request = {.job = &job,
                                        .seqs = shape->seqs,
                                        .policy = options->policy != 0 ? options->policy : PLAN_AUTO,
@@ -262,7 +262,7 @@ void work_check_status(const struct work *work)
 }
 
 /* Of e4m3 output: the last rows are there, and numbers. Outputs were 0 before. */
-static void check_output(const struct work *work)
+void work_check_output(const struct work *work)
 {
     const struct gpu *gpu = work->pool->gpu;
     uint64_t rows = work->shape->heads < work->shape->rows ? work->shape->heads : work->shape->rows;
@@ -305,6 +305,6 @@ double work_try(struct work *work)
     GPU(gpu, cuEventDestroy(from));
     GPU(gpu, cuEventDestroy(to));
     work_check_status(work);
-    check_output(work);
+    work_check_output(work);
     return 1e3 * (double)ms;
 }

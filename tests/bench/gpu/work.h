@@ -70,4 +70,10 @@ void work_once(const struct work *work);
 /* Ends the program when a status word is not 0. */
 void work_check_status(const struct work *work);
 
+/* The same when the last rows of e4m3 output, which was 0 before, are zero or NaN. */
+void work_check_output(const struct work *work);
+
+/* The job on a part of the pool's table: pool_copies(). out_type: MLA_ABI_OUT_... */
+struct mla_abi_job work_job(const struct work *work, uint32_t out_type, uint32_t copy);
+
 #endif
