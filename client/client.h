@@ -201,9 +201,4 @@ struct mlac_request *mlac_job_find(struct mla_client *c, mla_request_id request,
 /* The client goes away: its templates are only to be freed. */
 void mlac_template_orphan(struct mla_client *c);
 
-/* ---- handing out (client_dispatch.c) ---- */
-
-/* Runs the callbacks of what is ready now, the DISCONNECTED event included when events are wanted. Number of items. */
-size_t mlac_hand_out(struct mla_client *c, bool events);
-
 #endif

@@ -9,7 +9,8 @@ static void hand_out_end(struct mla_client *c)
     c->on_event(c, &event, c->user);
 }
 
-size_t mlac_hand_out(struct mla_client *c, bool events)
+/* Runs the callbacks of what is ready now, the DISCONNECTED event included when events are wanted. Number of items. */
+static size_t hand_out(struct mla_client *c, bool events)
 {
     size_t n = 0;
     struct mlac_ready *item;
@@ -53,7 +54,7 @@ enum mla_status mla_dispatch(struct mla_client *client, uint64_t timeout_us)
     do /* a cut that answered nothing, and told nothing, is not what was waited for */
         outcome = mlac_io_wait(client, 0, deadline_ns);
     while (outcome == MLAC_CUT && list_empty(&client->core.ready));
-    size_t n = mlac_hand_out(client, true);
+    size_t n = hand_out(client, true);
     enum mla_status status = MLA_OK;
     if (!n)
         status = outcome == MLAC_LOST ? mlac_ended(client) : mlac_pending(client);
@@ -74,7 +75,7 @@ enum mla_status mla_close(struct mla_client *client)
         return mlac_fail(client, MLA_BUSY, NULL, "mla_close inside a callback");
     client->core.recovers = false;
     mlac_core_end_with(&client->core, MLA_DISCONNECTED, "the client was closed");
-    mlac_hand_out(client, false);
+    hand_out(client, false);
     mlac_destroy(client);
     return MLA_OK;
 }

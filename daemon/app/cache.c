@@ -386,7 +386,7 @@ static void revoke_jobs(struct app *app, const struct app_cache *cache)
     }
 }
 
-void cache_leave(struct app_client *client, struct app_cache *cache)
+static void cache_leave(struct app_client *client, struct app_cache *cache)
 {
     HASH_DELETE(hh, client->caches, cache);
     client->app->memory_generation++;

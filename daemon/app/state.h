@@ -416,7 +416,6 @@ void cache_attach(struct app_client *client, const struct net_request *request);
 void cache_detach(struct app_client *client, const struct net_request *request);
 void cache_drop(struct app_client *client, const struct net_request *request);
 void cache_release(struct app *app, struct app_cache *cache);
-void cache_leave(struct app_client *client, struct app_cache *cache);
 void cache_client_gone(struct app_client *client);
 void cache_attach_timer(struct app *app);
 /* Answers those who wait for a name. */

@@ -306,6 +306,21 @@ static int fill(struct app_template *t, const struct mla_template_open_request *
     return rc == 0 ? words_apart(t, err) : rc;
 }
 
+static void template_free(struct app_template *t)
+{
+    struct app_client *client = t->client;
+    be_host_free(&client->app->be, t->status);
+    client->queued_bytes -= t->bytes;
+    client->n_templates--;
+    free(t->requests);
+    free(t->layers);
+    free(t->aborts);
+    free(t->pins);
+    free(t->seqs);
+    free(t->plan_seqs);
+    free(t);
+}
+
 static void open_template(struct app_client *client, const struct mla_template_open_request *r, struct mla_error *err)
 {
     struct app_template *t = NULL;
@@ -351,21 +366,6 @@ void template_open(struct app_client *client, const struct net_request *request)
 }
 
 /* ---- closing ---- */
-
-void template_free(struct app_template *t)
-{
-    struct app_client *client = t->client;
-    be_host_free(&client->app->be, t->status);
-    client->queued_bytes -= t->bytes;
-    client->n_templates--;
-    free(t->requests);
-    free(t->layers);
-    free(t->aborts);
-    free(t->pins);
-    free(t->seqs);
-    free(t->plan_seqs);
-    free(t);
-}
 
 void template_leave(struct app_template *t)
 {

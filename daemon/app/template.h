@@ -53,7 +53,6 @@ struct app_template *template_find(struct app_client *client, uint64_t id);
 int template_resolve(struct app_template *t, uint64_t table_set, struct mla_error *err);
 /* Its id is free; the record, too, where no step is in flight. */
 void template_leave(struct app_template *t);
-void template_free(struct app_template *t);
 
 /* step.c: as a deadline, with a code of its own; at_ns 0: at once. */
 void step_end(struct app_template *t, enum mla_status code, uint64_t at_ns);

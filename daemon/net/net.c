@@ -116,7 +116,8 @@ static void on_tick(uv_timer_t *handle)
         uv_timer_stop(&net->tick);
 }
 
-void net_arm_tick(struct net *net)
+/* A peer got a deadline. */
+static void arm_tick(struct net *net)
 {
     if (net->closing || uv_is_active((uv_handle_t *)&net->tick))
         return;
@@ -128,7 +129,7 @@ uint64_t net_deadline(struct net *net, uint32_t ms)
 {
     if (ms == 0)
         return 0;
-    net_arm_tick(net);
+    arm_tick(net);
     return uv_now(net->loop) + ms;
 }
 

@@ -86,7 +86,6 @@ static inline void net_begins(struct net *net)
 /* net.c */
 void net_handle_closed(struct net *net);
 void net_wake(struct net *net);                      /* ready or dirty got a peer */
-void net_arm_tick(struct net *net);                  /* a peer got a deadline */
 uint64_t net_deadline(struct net *net, uint32_t ms); /* 0 when ms is 0 (no limit) */
 
 /* accept.c */

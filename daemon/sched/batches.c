@@ -27,7 +27,7 @@ static bool fits(const struct sched *s, const struct load *load, const struct sc
     return job->load_ns <= UINT64_MAX - load->ns && sched_pace_scaled(s, load->ns + job->load_ns) <= c->launch_max_ns;
 }
 
-struct sched_batch *sched_batch_free_slot(struct sched *s)
+static struct sched_batch *free_slot(struct sched *s)
 {
     for (int i = 0; i < SCHED_BATCHES; i++)
         if (s->batches[i].state == SCHED_SLOT_FREE)
@@ -91,7 +91,7 @@ bool sched_batch_form(struct sched *s)
     uint64_t at_ns = sched_pace_form_ns(s);
     if (at_ns == UINT64_MAX || at_ns > s->now_ns)
         return false;
-    struct sched_batch *batch = sched_batch_free_slot(s);
+    struct sched_batch *batch = free_slot(s);
     sched_pace_formed(s, batch);
     batch->number = 0;
     batch->predicted_ns = 0;

@@ -76,7 +76,6 @@ uint64_t sched_pace_scaled(const struct sched *s, uint64_t predicted_ns);
 /* batches.c */
 /* Forms the next batch when one may be staged; true when there is a STAGE to give. */
 bool sched_batch_form(struct sched *s);
-struct sched_batch *sched_batch_free_slot(struct sched *s);
 void sched_batch_planned(struct sched *s, const struct sched_event *event);
 bool sched_batch_may_launch(const struct sched *s);
 void sched_batch_launch(struct sched *s, struct sched_batch *batch);

@@ -14,7 +14,8 @@
 #define PUBLISHED_US UINT64_C(20000000) /* how long to wait for the other worker */
 #define TABLES_ID    1u
 
-void worker_say(const struct worker *w, const char *format, ...)
+/* "A: ..." on stdout, at once. */
+__attribute__((format(printf, 2, 3))) static void say(const struct worker *w, const char *format, ...)
 {
     va_list ap;
     va_start(ap, format);
@@ -73,7 +74,7 @@ static void open_daemon(struct worker *w)
     if (mla_open(&o, &w->client, &error) != MLA_OK)
         die(w->options.name, "open", &error);
     const struct mla_server_info *s = mla_server(w->client);
-    worker_say(w, "pid %ld, connected to mlad %s, backend %s", (long)getpid(), s->version, s->backend);
+    say(w, "pid %ld, connected to mlad %s, backend %s", (long)getpid(), s->version, s->backend);
     w->memory = s->features & MLA_FEATURE_CUDA_IPC ? memory_cuda() : &memory_memfd;
     if (w->memory == NULL)
         exit(1);
@@ -106,8 +107,8 @@ static void make_cache(struct worker *w)
     w->cache.num_pages = o->pages;
     w->cache.tokens_per_entry = d.tokens_per_entry;
     must(w, mla_cache_publish(w->client, w->cache.cache, o->cache, NULL, 0, TIMEOUT_US), "publish cache");
-    worker_say(w, "published \"%s\": %u layers of %u pages, %.1f MiB of random e4m3%s", o->cache, o->layers, o->pages,
-               (double)w->kv.host.size / (1 << 20), w->kv.device != 0 ? " in device memory" : "");
+    say(w, "published \"%s\": %u layers of %u pages, %.1f MiB of random e4m3%s", o->cache, o->layers, o->pages,
+        (double)w->kv.host.size / (1 << 20), w->kv.device != 0 ? " in device memory" : "");
 }
 
 static void attach_cache(struct worker *w)
@@ -115,8 +116,8 @@ static void attach_cache(struct worker *w)
     const struct worker_options *o = &w->options;
     must(w, mla_cache_attach(w->client, MLA_UID_SELF, o->cache, PUBLISHED_US, PUBLISHED_US + TIMEOUT_US, &w->cache),
          "attach to the cache");
-    worker_say(w, "attached to \"%s\": %u layers of %llu pages, none of them mapped in this process", o->cache,
-               w->cache.planes, (unsigned long long)w->cache.num_pages);
+    say(w, "attached to \"%s\": %u layers of %llu pages, none of them mapped in this process", o->cache,
+        w->cache.planes, (unsigned long long)w->cache.num_pages);
 }
 
 /* The owner stays until the other has come, and at the end until it has gone: a cache goes with its owner. */
@@ -299,11 +300,11 @@ int main(int argc, char **argv)
         one_round(&w, round);
     done(w.memory->pull(&w.io));
     size_t n = (size_t)w.options.rounds * w.cache.planes;
-    worker_say(&w, "%zu decodes answered; checking each against float64", n);
+    say(&w, "%zu decodes answered; checking each against float64", n);
     let_go(&w);
     int wrong = worker_check(&w);
     if (wrong == 0)
-        worker_say(&w, "all %zu answers are right", n);
+        say(&w, "all %zu answers are right", n);
     w.memory->drop(&w.io);
     free(w.answers);
     free(w.entries);

@@ -59,7 +59,4 @@ void worker_header(FILE *out);
 /* Compares every answer and writes one row each. How many were wrong, or -1 after a message. */
 int worker_check(const struct worker *worker);
 
-/* "A: ..." on stdout, at once. */
-void worker_say(const struct worker *worker, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
 #endif

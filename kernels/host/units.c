@@ -92,8 +92,9 @@ static struct scratch_layout lay_out_scratch(const struct mla_kernels *k, uint64
     return l;
 }
 
-uint64_t kernels_scratch_bytes(const struct mla_kernels *k, uint64_t units, uint64_t pages, uint64_t tokens,
-                               uint32_t n_jobs, uint32_t n_seqs)
+/* Of the workspace; 0 without a prepare kernel. */
+static uint64_t scratch_bytes(const struct mla_kernels *k, uint64_t units, uint64_t pages, uint64_t tokens,
+                              uint32_t n_jobs, uint32_t n_seqs)
 {
     return kernels_have_units(k) ? lay_out_scratch(k, units, pages, tokens, n_jobs, n_seqs).bytes + SCRATCH_ALIGN : 0;
 }
@@ -118,8 +119,7 @@ uint64_t mla_kernels_workspace_bytes(const struct mla_kernels *k, const struct p
         pages += pages_of(seqs[s].kv_len_max);
         tokens += seqs[s].q_len;
     }
-    return partial_bytes(plan) +
-           kernels_scratch_bytes(k, kernels_units_of_plan(k, plan), pages, tokens, n_jobs, n_seqs);
+    return partial_bytes(plan) + scratch_bytes(k, kernels_units_of_plan(k, plan), pages, tokens, n_jobs, n_seqs);
 }
 
 uint64_t mla_kernels_scratch_bytes_max(const struct mla_kernels *k, const struct plan_request *request)
@@ -133,7 +133,7 @@ uint64_t mla_kernels_scratch_bytes_max(const struct mla_kernels *k, const struct
         tokens += request->seqs[s].q_len;
     }
     uint64_t units = kernels_units_max(k, request, capacity.items);
-    uint64_t scratch = kernels_scratch_bytes(k, units, pages, tokens, request->n_jobs, request->n_seqs);
+    uint64_t scratch = scratch_bytes(k, units, pages, tokens, request->n_jobs, request->n_seqs);
     return scratch == 0 ? 0 : scratch + SCRATCH_ALIGN;
 }
 

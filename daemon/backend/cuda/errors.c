@@ -3,7 +3,8 @@
 #include "daemon/backend/cuda/gpu.h"
 #include "daemon/util/log.h"
 
-bool cu_sticky(CUresult result)
+/* Whether nothing in this context can work after such a result. */
+static bool is_sticky(CUresult result)
 {
     switch (result) {
     case CUDA_ERROR_NOT_INITIALIZED:
@@ -41,7 +42,7 @@ bool cu_sticky(CUresult result)
  * context gives too (CUDA_ERROR_UNKNOWN, CUDA_ERROR_INVALID_CONTEXT); only the broken one goes on failing. */
 static bool context_is_lost(struct backend *be, CUresult result)
 {
-    if (!cu_sticky(result))
+    if (!is_sticky(result))
         return false;
     CUresult now = be->cu.cuStreamQuery(be->stream);
     return now != CUDA_SUCCESS && now != CUDA_ERROR_NOT_READY;

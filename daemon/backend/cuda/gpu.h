@@ -9,7 +9,7 @@
  * before them has ended. Batches run on one stream, so that they run and end in order and share one workspace; records
  * of the next are copied beside it meanwhile. All device and pinned memory is taken at start.
  *
- * A sticky error (cu_sticky, confirmed by the stream) latches the backend as lost: BE_FATAL is reported once and the
+ * A sticky error (errors.c, confirmed by the stream) latches the backend as lost: BE_FATAL is reported once and the
  * driver is not called again, not even to free anything; the process is expected to end.
  */
 #ifndef MLA_DAEMON_BACKEND_CUDA_GPU_H
@@ -198,9 +198,6 @@ extern uint64_t cu_open_deadline_ns;
 extern uint64_t cu_close_deadline_ns;
 
 /* errors.c */
-
-/* Whether nothing in this context can work after such a result. */
-bool cu_sticky(CUresult result);
 
 /* Latches the loss of the device; only the first counts. what: the call. */
 void cu_lose(struct backend *be, CUresult result, const char *what);
