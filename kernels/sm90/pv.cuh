@@ -304,6 +304,8 @@ __device__ __forceinline__ void end_page(const mla_sm90_launch &launch, float (&
         second_half(launch, o, a, at);
     if ((at.cursor & 1) == group() && thread_of_group() < 32 && elect_one())
         load_page(window, at.cursor + kStages);
+    /* For all of the group: products end for its four warps together, and factors and flags of the stage, read before,
+     * were needed to begin them. */
     wgmma_wait<0>();
     arrive_at_all(window + smem::p_empty + 8 * (at.cursor % kStages));
     at.cursor = next_page(at.cursor);
