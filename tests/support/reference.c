@@ -9,7 +9,11 @@
 #include "tests/support/fp8.h"
 
 /* Most of the time of the tests goes into these loops. */
+#if defined(__x86_64__)
 #define REF_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define REF_CLONES
+#endif
 
 bool ref_wants_head(const struct ref_job *job, uint32_t head)
 {

@@ -15,16 +15,22 @@
 #include "tests/support/fp8.h"
 #include "tests/support/prng.h"
 
-#define KEYS     65536u
-#define PAGE     64u
-#define STEP     32u
-#define DIM      576u
-#define CHANNELS 32u /* of O, of 512 */
-#define ROWS     12u
-#define BITS     13
-#define NORMALS  4096u
+#define KEYS      65536u
+#define PAGE      64u
+#define STEP      32u
+#define DIM       576u
+#define CHANNELS  32u /* of O, of 512 */
+#define ROWS      12u
+#define BITS      13
+#define NORMALS   4096u
+#define F16_MOST  65504.0f
+#define E4M3_MOST 448.0
 
+#if defined(__x86_64__)
 #define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define CLONES
+#endif
 
 /* Keys of one plane, decoded, and what a product needs of them. */
 struct keys {
@@ -133,7 +139,8 @@ static float to_f16(float x)
     int e;
     frexpf(x, &e);
     float place = ldexpf(1, (e < -13 ? -13 : e) - 11);
-    return nearbyintf(x / place) * place;
+    float rounded = nearbyintf(x / place) * place;
+    return fabsf(rounded) > F16_MOST ? copysignf(INFINITY, x) : rounded;
 }
 
 static float to_e4m3(float x)
@@ -282,6 +289,20 @@ static struct errors report(const char *what, int which, const struct keys *keys
     return e;
 }
 
+/* What precision.h says of all data, whatever these here are: P does not saturate, that of a maximum is exact, and sums
+ * of 2^19 keys fit f16, with half a window beside them that is still to be taken back. */
+START_TEST(numbers_fit_their_formats)
+{
+    double most = exp2((double)(MLA_SM90_HEADROOM + MLA_SM90_LAG)),
+           usual = (double)(MLA_SM90_HEADROOM - MLA_SM90_ABOVE);
+    double keys = (1 << 19) + (double)MLA_SM90_CARRY * MLA_SM90_WINDOW * PAGE;
+    ck_assert_double_le(most, E4M3_MOST);
+    ck_assert_double_eq(usual, floor(usual));
+    ck_assert_double_lt(most * E4M3_MOST * keys * (double)MLA_SM90_SUM_SCALE, (double)F16_MOST);
+    ck_assert(isinf(to_f16(F16_MOST * 1.01f)) && !isinf(to_f16(F16_MOST)));
+}
+END_TEST
+
 /* At most 0.5 %, for each mean. */
 START_TEST(k13b_channel_means)
 {
@@ -317,6 +338,7 @@ END_TEST
 MLA_SUITE(sm90_precision)
 {
     TCase *tc = mla_tcase(suite, "model");
+    tcase_add_test(tc, numbers_fit_their_formats);
     tcase_add_loop_test(tc, k13b_channel_means, 0, 5);
     tcase_add_loop_test(tc, k13c_peaked_scores, 0, 2);
 }

@@ -1,5 +1,5 @@
-/* The loops over a page. They work on memory of one thread alone, but for keys that vec_e4m3_has_nan has read before:
- * ThreadSanitizer does not look at them. */
+/* The loops over a page. They work on memory of one thread alone, but for keys and queries that vec_e4m3_has_nan has
+ * read before: ThreadSanitizer does not look at them. */
 #include <math.h>
 #include <string.h>
 
