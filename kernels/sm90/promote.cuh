@@ -125,10 +125,10 @@ __device__ __forceinline__ void rescale_sums(uint64_t sums, uint32_t done, uint3
         }
 }
 
-/* All of it back into O, at the end of a unit, with what accumulators have lost on average. */
+/* All of it back into O, at the end of a unit. */
 __device__ __forceinline__ void collect(float (&o)[kBlocks][kValues], uint64_t sums, uint32_t done)
 {
-    constexpr float back = (1 + MLA_SM90_GIVEN_BACK) / kSumScale;
+    constexpr float back = 1 / kSumScale;
 #pragma unroll
     for (int v0 = 0; v0 < static_cast<int>(kWindow); v0 += 2) {
         __syncwarp(); /* loads do not move up across it */
