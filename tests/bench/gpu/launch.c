@@ -15,7 +15,6 @@
 #define SHAPES          3
 #define COLD_BYTES      (UINT64_C(150) << 20) /* as overhead's, and the next five */
 #define COPIES_MAX      64
-#define GRAPH_LAUNCHES  20u
 #define GRAPHS          5
 #define BLOCK_PAGES     512u
 #define WORKSPACE_BYTES (UINT64_C(256) << 20)
@@ -51,7 +50,6 @@ struct launch {
     struct launch_way ways[LAUNCH_HOWS];
     struct series series[LAUNCH_HOWS][SERIES];
     CUgraphExec graph;
-    uint32_t graph_launches;
     double kernel[BLOCKS + 1], in_a_row[BLOCKS + 1]; /* microseconds of a launch */
     size_t n_blocks;
 };
@@ -72,7 +70,7 @@ const char bench_launch_more[] =
     "\n"
     "p50_us is from before the first call of a launch until its end is seen, excess_us what that is more than "
     "kernel_us:\n"
-    "a launch of a graph of up to 20, by overhead's method. in_a_row_us: 20 launches on the stream, not in a graph.\n"
+    "a launch of a graph of 20 or more, by overhead's method. in_a_row_us: as many on the stream, not in a graph.\n"
     "write_us, before that: the host writes the records. x_call_us: what calls take the host; wait_us: from the last\n"
     "one until the end is seen. timed_us: with events around copy and kernels, gpu_us between these. held_us: the\n"
     "stream waits until all is on it, so without the host's calls; held_gpu_us: the same with events, between these.\n"
@@ -133,8 +131,8 @@ static void note_run(struct launch *l)
                l->pause_us);
     bench_note(l->report, "cold_l2", "launches rotate over 150 MiB of pages and more, but at most %u times the shape's",
                l->copies);
-    bench_note(l->report, "kernel_us", "graphs of up to %u launches, prepare, split-KV and reducer, not programmatic",
-               GRAPH_LAUNCHES);
+    bench_note(l->report, "kernel_us",
+               "graphs of 20 launches and more over all of the pages, prepare, split-KV and reducer, not programmatic");
 }
 
 /* Where mlad's are pinned, by overhead. Threads that fill memory are through by now. */
@@ -152,17 +150,14 @@ static void pin(struct launch *l)
 static int open_shape(struct launch *l, struct shape *shape)
 {
     uint32_t copies = pool_copies(&l->pool, shape, l->copies);
-    struct work_options options = {.launches = copies};
+    struct work_options options = {.launches = work_rotation(copies)};
     int rc = work_open(&l->work, &l->variant, &l->pool, shape, &options);
     if (rc != 0) {
         fprintf(stderr, "mla-bench: no plan of %s: %s\n", shape->name, strerror(-rc));
         return -1;
     }
     work_try(&l->work);
-    l->graph_launches = copies < GRAPH_LAUNCHES ? copies : GRAPH_LAUNCHES;
-    l->work.n_launches = l->graph_launches;
     l->graph = work_capture(&l->work, TAP_ALL);
-    l->work.n_launches = copies;
     l->n_blocks = 0;
     launch_bed_open(&l->bed, &l->work, l->programmatic, copies);
     for (size_t i = 0; i < LAUNCH_HOWS; i++) {
@@ -197,10 +192,10 @@ static void pause_us(long us)
 static void measure_many(struct launch *l)
 {
     struct times_options options = {.warmup_ms = 1};
-    struct timed timed = {.graph = l->graph, .launches = l->graph_launches, .repeats = GRAPHS};
+    struct timed timed = {.graph = l->graph, .launches = l->work.n_launches, .repeats = GRAPHS};
     times_measure(&l->gpu, &timed, 1, &options);
     l->kernel[l->n_blocks] = timed.us.median;
-    l->in_a_row[l->n_blocks++] = launch_in_a_row(&l->bed, GRAPH_LAUNCHES);
+    l->in_a_row[l->n_blocks++] = launch_in_a_row(&l->bed, l->work.n_launches);
 }
 
 static void measure(struct launch *l)
@@ -287,7 +282,7 @@ static void report_shape(struct launch *l)
     double kernel = bench_stats(l->kernel, l->n_blocks).median;
     double in_a_row = bench_stats(l->in_a_row, l->n_blocks).median;
     printf("%s, %s: %.1f us a launch in graphs of %u, %.1f in a row; records of %zu bytes; us:\n", l->work.shape->name,
-           work_section(&l->work), kernel, l->graph_launches, in_a_row, l->ways[0].blob_bytes);
+           work_section(&l->work), kernel, l->work.n_launches, in_a_row, l->ways[0].blob_bytes);
     printf("  %-21s %-8s %8s %8s %8s %7s %7s %7s %7s %8s %8s %8s\n", "way", "records", "p50", "p99", "excess", "write",
            "copy", "launch", "end", "gpu", "held", "held gpu");
     for (size_t i = 0; i < LAUNCH_HOWS; i++)

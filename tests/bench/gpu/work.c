@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LAUNCHES_MIN 20u /* of a graph */
+
 #define SOFTMAX_SCALE (1.0f / 24)
 #define INV_OUT_SCALE 32.0f /* outputs are a few hundredths */
 
@@ -216,6 +218,11 @@ void work_launch(const struct work *work, uint32_t i)
     fprintf(stderr, "\nmla-bench: %s does not launch %s: %s: %s\n", work->variant->name, work->shape->name,
             strerror(-rc), cuda_driver_error(&gpu->driver, result));
     exit(2);
+}
+
+uint32_t work_rotation(uint32_t copies)
+{
+    return (LAUNCHES_MIN + copies - 1) / copies * copies;
 }
 
 CUgraphExec work_capture(struct work *work, unsigned parts)

@@ -55,6 +55,11 @@ const char *work_section(const struct work *work);
 /* Puts one of the launches on the pool's stream. */
 void work_launch(const struct work *work, uint32_t i);
 
+/* Launches of a graph that rotates over so many copies of a shape's pages: over all, as often as makes 20 launches.
+ * Fewer copies than all might stay in L2 from one graph to the next, and of few launches the pause between graphs
+ * shows. */
+uint32_t work_rotation(uint32_t copies);
+
 /* A graph of the parts (bits of enum tap_part) of all launches; NULL when that is no kernel. The caller's to destroy,
  * by work_drop(). */
 CUgraphExec work_capture(struct work *work, unsigned parts);

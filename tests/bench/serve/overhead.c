@@ -174,8 +174,9 @@ int bench_overhead(int argc, char **argv, struct bench_report *report)
         bench_note(report, "spinning", "client %d us, %s", CLIENT_SPIN_US, spin_settings[0]);
         bench_note(report, "until_x_us",
                    "means, from the point before: job checked, batch formed, planned, taken by the GPU thread, ...");
-        bench_note(report, "kernel_us",
-                   "graphs of up to 20 launches, prepare, split-KV and reducer, in another process");
+        bench_note(
+            report, "kernel_us",
+            "graphs of 20 launches and more over all of the pages, prepare, split-KV and reducer, in another process");
         for (size_t i = 0; i < SHAPES; i++)
             report_shape(&o, i);
     }

@@ -11,7 +11,6 @@
 
 #define COLD_BYTES      (UINT64_C(150) << 20) /* three times an H200's L2 */
 #define COPIES_MAX      64u
-#define LAUNCHES_MAX    20u /* of a graph */
 #define BLOCK_PAGES     512u
 #define WORKSPACE_BYTES (UINT64_C(256) << 20)
 
@@ -57,7 +56,7 @@ static void open_pool(struct served *s)
 static void open_works(struct served *s)
 {
     for (size_t i = 0; i < s->config->n_shapes; i++) {
-        struct work_options options = {.launches = s->copies[i]};
+        struct work_options options = {.launches = work_rotation(s->copies[i])};
         int rc = work_open(&s->works[i], &s->variant, &s->pool, &s->shapes[i], &options);
         if (rc != 0) {
             fprintf(stderr, "mla-bench: no plan of %s: %s\n", s->shapes[i].name, strerror(-rc));
@@ -79,14 +78,10 @@ static double kernel_us(struct served *s, const struct crew_command *command)
 {
     struct work *work = &s->works[command->which];
     struct times_options options = {.warmup_ms = 1};
-    uint32_t all = work->n_launches;
-    if (s->graphs[command->which] == NULL) {
-        work->n_launches = all < LAUNCHES_MAX ? all : LAUNCHES_MAX;
+    if (s->graphs[command->which] == NULL)
         s->graphs[command->which] = work_capture(work, TAP_ALL);
-        work->n_launches = all;
-    }
     struct timed timed = {.graph = s->graphs[command->which],
-                          .launches = all < LAUNCHES_MAX ? all : LAUNCHES_MAX,
+                          .launches = work->n_launches,
                           .repeats = command->turns_max != 0 ? command->turns_max : 5};
     times_measure(&s->gpu, &timed, 1, &options);
     return timed.us.median;
