@@ -120,8 +120,8 @@ static void attach_cache(struct worker *w)
         w->cache.planes, (unsigned long long)w->cache.num_pages);
 }
 
-/* The owner stays until the other has come, and at the end until it has gone: a cache goes with its owner. */
-static void wait_for_attachments(const struct worker *w, bool some)
+/* Until the cache has so many attachments. */
+static void wait_for_attachments(const struct worker *w, uint64_t least, uint64_t most, const char *what)
 {
     const struct timespec pause = {.tv_nsec = 5000000};
     for (int tries = 0; tries < 12000; tries++) {
@@ -129,14 +129,28 @@ static void wait_for_attachments(const struct worker *w, bool some)
         bool found = false;
         must(w, mla_read_caches(w->client, TIMEOUT_US, &list), "read caches");
         for (size_t i = 0; i < list->n_caches; i++)
-            found |= strcmp(list->caches[i]->name, w->options.cache) == 0 && (list->caches[i]->attachments > 0) == some;
+            found |= strcmp(list->caches[i]->name, w->options.cache) == 0 && list->caches[i]->attachments >= least &&
+                     list->caches[i]->attachments <= most;
         mla_free(list);
         if (found)
             return;
         nanosleep(&pause, NULL);
     }
-    fprintf(stderr, "%s: the other worker has not %s in a minute\n", w->options.name, some ? "come" : "gone");
+    fprintf(stderr, "%s: %s in a minute\n", w->options.name, what);
     exit(1);
+}
+
+/* The owner waits for the guest and says that it has seen it by an attachment of its own, which it keeps until the
+ * guest has gone; the guest waits for that. So neither misses the other, however fast it is. */
+static void meet(struct worker *w)
+{
+    const struct worker_options *o = &w->options;
+    if (!o->owner) {
+        wait_for_attachments(w, 2, UINT64_MAX, "the owner has not seen this worker");
+        return;
+    }
+    wait_for_attachments(w, 1, UINT64_MAX, "the other worker has not come");
+    must(w, mla_cache_attach(w->client, MLA_UID_SELF, o->cache, 0, TIMEOUT_US, &w->met), "attach to its own cache");
 }
 
 /* The owner's sequences take pages from the front of the shuffled ones, the guest's from the back. Entries behind the
@@ -271,7 +285,8 @@ static void one_round(const struct worker *w, uint32_t round)
 static void let_go(struct worker *w)
 {
     if (w->options.owner) {
-        wait_for_attachments(w, false);
+        wait_for_attachments(w, 0, 1, "the other worker has not gone"); /* a cache goes with its owner */
+        must(w, mla_cache_detach(w->client, w->met.cache, TIMEOUT_US), "detach from its own cache");
         must(w, mla_cache_drop(w->client, w->cache.cache, TIMEOUT_US), "drop the cache");
         must(w, mla_region_unregister(w->client, w->kv_region, TIMEOUT_US), "unregister the cache's memory");
     } else {
@@ -294,8 +309,7 @@ int main(int argc, char **argv)
         attach_cache(&w);
     choose_pages(&w);
     prepare(&w);
-    if (w.options.owner)
-        wait_for_attachments(&w, true);
+    meet(&w);
     for (uint32_t round = 0; round < w.options.rounds; round++)
         one_round(&w, round);
     done(w.memory->pull(&w.io));

@@ -44,7 +44,8 @@ struct worker {
     struct shared kv, io;        /* kv: the owner's only */
     mla_region_id kv_region, io_region;
     struct mla_cache_info cache;
-    uint32_t *entries; /* [n_seqs][entries_per_seq] page ids */
+    struct mla_cache_info met; /* the owner: its attachment to its own cache, once the guest is there */
+    uint32_t *entries;         /* [n_seqs][entries_per_seq] page ids */
     uint32_t entries_per_seq;
     struct answer *answers; /* [rounds][layers] */
     float q_scale, kv_scale, softmax_scale, out_scale;
