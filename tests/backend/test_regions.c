@@ -160,9 +160,10 @@ START_TEST(map_shows_the_file)
         ck_assert_mem_eq(host, "word", 4);
         ck_assert(!rig_unreadable(host, 4096));
     }
+    int mappings = memfd_mappings();
     ck_assert_int_eq(rig_unmap(&rig, &two[0]), MLA_OK);
-    if (host != NULL) {
-        ck_assert(rig_unreadable(host, 4096) || host == two[1].host);
+    if (host != NULL) { /* at that address there may be anything by now */
+        ck_assert(memfd_mappings() == mappings - 1 || host == two[1].host);
         ck_assert_mem_eq(two[1].host, "word", 4);
     }
     ck_assert_int_eq(rig_unmap(&rig, &two[1]), MLA_OK);
