@@ -229,8 +229,10 @@ static int make_all(FILE *err, const struct ctl_plan_options *o, uint32_t sms, s
     }
     /* 128-row tiles would leave half of each 4x256 unit idle: they run in units of half the size. */
     struct ctl_plan_options halved = *o;
-    if (o->unit_ctas == 4)
-        halved.unit_ctas = 2, halved.unit_rows = 128;
+    if (o->unit_ctas == 4) {
+        halved.unit_ctas = 2;
+        halved.unit_rows = 128;
+    }
     int rc = variant_make(err, o, tile_name(256), 256, false, sms, &v[0]);
     if (rc == 0)
         rc = variant_make(err, &halved, tile_name(128), 128, false, sms, &v[(*n)++]);

@@ -1,8 +1,7 @@
 #include "kernels/plan/internal.h"
 
 /* Items mostly end when or after all others do, and units are taken from the other end: so slots are kept in order, in
- * a ring, where both cost little. A heap took three times as long for tiles of many units, each of which it took out
- * and put back by itself. */
+ * a ring, where both cost little. A heap takes out and puts back each unit of a tile by itself. */
 
 void plan_timeline_init(struct plan_timeline *t, uint32_t units)
 {
