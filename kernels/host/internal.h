@@ -23,13 +23,6 @@ struct map_cache {
     } entries[MAP_CACHE_ENTRIES];
 };
 
-/* A prepare kernel that takes the blob in its parameter, of so many bytes. */
-#define KERNELS_INLINES_MAX 8u
-struct kernels_inline {
-    uint32_t bytes;
-    CUfunction prepare;
-};
-
 struct mla_kernels {
     const struct cuda_driver *driver;
     struct kernels_section section;
@@ -39,10 +32,10 @@ struct mla_kernels {
     CUmodule decode_module;
     CUmodule reduce_module;
     CUfunction prepare;
+    CUfunction prepare_inline; /* which has the blob in its parameter */
+    CUfunction prepare_fetch;  /* which brings it from where the host wrote it */
     CUfunction decode;
     CUfunction reduce;
-    struct kernels_inline inlines[KERNELS_INLINES_MAX]; /* the smallest first */
-    uint32_t n_inlines;
     uint32_t reduce_ctas;         /* of the reducer that run at the same time */
     bool programmatic;            /* mla_kernels_options */
     struct mla_kernels *few_rows; /* owned; NULL: none */

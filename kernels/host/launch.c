@@ -7,7 +7,7 @@
 
 #define BLOB_ALIGN 64u
 
-_Static_assert(sizeof(struct mla_sm90_inline) == 144, "behind it the blob, in vectors of 16 bytes");
+_Static_assert(sizeof(struct mla_sm90_fetch) == 144, "behind it the blob, in vectors of 16 bytes");
 
 /* Places of the sections in a blob. */
 struct blob_layout {
@@ -286,7 +286,7 @@ int mla_kernels_launch(const struct mla_kernels *k, CUstream stream, const struc
                                    result);
 }
 
-/* ---- launches that have their blob with them ---- */
+/* ---- launches whose prepare kernel brings the blob ---- */
 
 /* Of a blob: no kernel that goes with a prepare kernel reads the items, which are its end. */
 static size_t needed_bytes(const struct mla_kernels_launch *launch, size_t blob_bytes)
@@ -294,43 +294,64 @@ static size_t needed_bytes(const struct mla_kernels_launch *launch, size_t blob_
     return launch->abi.n_items == 0 ? blob_bytes : (size_t)(launch->abi.items - launch->abi.jobs);
 }
 
-/* The smallest that has room; NULL: none. */
-static const struct kernels_inline *inline_for(const struct mla_kernels *k, const struct mla_kernels_launch *launch,
-                                               size_t blob_bytes)
+static bool brings(const struct mla_kernels *k, const struct mla_kernels_launch *launch, size_t blob_bytes)
 {
-    size_t bytes = needed_bytes(launch, blob_bytes);
-    for (uint32_t i = 0; i < k->n_inlines && bytes <= blob_bytes; i++)
-        if (bytes <= k->inlines[i].bytes - sizeof(struct mla_sm90_inline))
-            return &k->inlines[i];
-    return NULL;
+    return kernels_have_units(k) && needed_bytes(launch, blob_bytes) <= blob_bytes && blob_bytes <= UINT32_MAX;
 }
+
+static int launch_by(const struct mla_kernels *k, CUfunction prepare, CUstream stream,
+                     const struct mla_kernels_launch *launch, void *parameter, CUresult *result)
+{
+    struct grid grids[N_GRIDS];
+    int rc = make_grids(k, launch, grids);
+    if (result)
+        *result = CUDA_SUCCESS;
+    if (rc != 0)
+        return rc < 0 ? rc : 0;
+    grids[PREPARE].function = prepare;
+    rc = put_on_stream(k, stream, &grids[PREPARE], parameter, result);
+    return rc != 0 ? rc : put_grids(k, stream, launch, grids, MLA_KERNELS_DECODE | MLA_KERNELS_REDUCE, result);
+}
+
+static struct mla_sm90_fetch fetch_of(const struct mla_kernels_launch *launch, uint64_t from, size_t bytes)
+{
+    struct mla_sm90_fetch fetch = {.from = from, .n_vectors = (uint32_t)(bytes / 16)};
+    memcpy(&fetch.launch, launch, sizeof fetch.launch);
+    return fetch;
+}
+
+struct inline_parameter {
+    _Alignas(16) struct mla_sm90_fetch head;
+    unsigned char blob[MLA_SM90_INLINE_BYTES - sizeof(struct mla_sm90_fetch)];
+};
 
 bool mla_kernels_takes_blob(const struct mla_kernels *k, const struct mla_kernels_launch *launch, size_t blob_bytes)
 {
-    return inline_for(k, launch, blob_bytes) != NULL;
+    return brings(k, launch, blob_bytes) &&
+           needed_bytes(launch, blob_bytes) <= sizeof((struct inline_parameter *)NULL)->blob;
 }
 
 int mla_kernels_launch_blob(const struct mla_kernels *k, CUstream stream, const struct mla_kernels_launch *launch,
                             const void *blob, size_t blob_bytes, CUresult *result)
 {
-    struct {
-        _Alignas(16) struct mla_sm90_inline head;
-        unsigned char blob[MLA_SM90_INLINE_MOST - sizeof(struct mla_sm90_inline)];
-    } parameter;
-    const struct kernels_inline *with = inline_for(k, launch, blob_bytes);
-    struct grid grids[N_GRIDS];
+    struct inline_parameter parameter;
+    size_t bytes = needed_bytes(launch, blob_bytes);
     if (result)
         *result = CUDA_SUCCESS;
-    if (!with)
+    if (!mla_kernels_takes_blob(k, launch, blob_bytes))
         return -EINVAL;
-    int rc = make_grids(k, launch, grids);
-    if (rc != 0)
-        return rc < 0 ? rc : 0;
-    size_t bytes = needed_bytes(launch, blob_bytes);
-    parameter.head = (struct mla_sm90_inline){.n_vectors = (uint32_t)(bytes / 16)};
-    memcpy(&parameter.head.launch, launch, sizeof parameter.head.launch);
+    parameter.head = fetch_of(launch, 0, bytes);
     memcpy(parameter.blob, blob, bytes);
-    grids[PREPARE].function = with->prepare;
-    rc = put_on_stream(k, stream, &grids[PREPARE], &parameter, result);
-    return rc != 0 ? rc : put_grids(k, stream, launch, grids, MLA_KERNELS_DECODE | MLA_KERNELS_REDUCE, result);
+    return launch_by(k, k->prepare_inline, stream, launch, &parameter, result);
+}
+
+int mla_kernels_launch_fetch(const struct mla_kernels *k, CUstream stream, const struct mla_kernels_launch *launch,
+                             uint64_t blob, size_t blob_bytes, CUresult *result)
+{
+    struct mla_sm90_fetch parameter = fetch_of(launch, blob, needed_bytes(launch, blob_bytes));
+    if (result)
+        *result = CUDA_SUCCESS;
+    if (!brings(k, launch, blob_bytes) || blob == 0 || blob % 16 != 0)
+        return -EINVAL;
+    return launch_by(k, k->prepare_fetch, stream, launch, &parameter, result);
 }

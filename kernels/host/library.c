@@ -8,7 +8,6 @@
 #include "kernels/sm90/launch.h"
 
 #define RESIDENT_UNITS_MAX 65536u
-#define LARGE_PARAMETERS   12010 /* cuda_driver.version from which on kernels may have them */
 
 struct opening {
     struct mla_kernels *k;
@@ -202,24 +201,14 @@ static void unload(struct mla_kernels *k)
     }
 }
 
-/* Entries of the prepare kernel's module; older drivers are not asked. */
-static int find_inlines(const struct opening *o, const char *path)
+/* Of the prepare kernel's module. */
+static int find_prepare(const struct opening *o, const char *path, const char *suffix, CUfunction *function)
 {
-#define INLINE_SIZE(bytes) bytes,
-    static const uint32_t sizes[] = {MLA_SM90_INLINE_SIZES(INLINE_SIZE)};
-    _Static_assert(sizeof sizes / sizeof sizes[0] <= KERNELS_INLINES_MAX, "room");
     struct mla_kernels *k = o->k;
-    char entry[sizeof k->section.prepare_entry + 32];
-    k->n_inlines = 0;
-    for (size_t i = 0; k->driver->version >= LARGE_PARAMETERS && i < sizeof sizes / sizeof sizes[0]; i++) {
-        struct kernels_inline *to = &k->inlines[k->n_inlines++];
-        to->bytes = sizes[i];
-        snprintf(entry, sizeof entry, "%s_inline_%u", k->section.prepare_entry, sizes[i]);
-        CUresult result = k->driver->cuModuleGetFunction(&to->prepare, k->prepare_module, entry);
-        if (result != CUDA_SUCCESS)
-            return lacks(o, path, entry, result);
-    }
-    return 0;
+    char entry[sizeof k->section.prepare_entry + 16];
+    snprintf(entry, sizeof entry, "%s_%s", k->section.prepare_entry, suffix);
+    CUresult result = k->driver->cuModuleGetFunction(function, k->prepare_module, entry);
+    return result == CUDA_SUCCESS ? 0 : lacks(o, path, entry, result);
 }
 
 static int open_section(const struct opening *o)
@@ -231,7 +220,9 @@ static int open_section(const struct opening *o)
     if (rc == 0 && kernels_have_units(k))
         rc = load(o, s->prepare_file, s->prepare_entry, &k->prepare_module, &k->prepare, path, sizeof path);
     if (rc == 0 && kernels_have_units(k))
-        rc = find_inlines(o, path);
+        rc = find_prepare(o, path, "inline", &k->prepare_inline);
+    if (rc == 0 && kernels_have_units(k))
+        rc = find_prepare(o, path, "fetch", &k->prepare_fetch);
     if (rc == 0)
         rc = load(o, s->decode_file, s->decode_entry, &k->decode_module, &k->decode, k->facts.file,
                   sizeof k->facts.file);

@@ -88,18 +88,17 @@ struct mla_sm90_launch {
     uint32_t reserved; /* 0; the kernel has uses for a zero that the compiler does not know */
 };
 
-/* What comes first in the parameter of a prepare kernel that has the blob with it; the blob follows. launch.abi.jobs is
- * the address of the blob's first byte in device memory, where the kernel copies it to. 144 bytes. */
-struct mla_sm90_inline {
-    struct mla_sm90_launch launch;
-    uint32_t n_vectors; /* of 16 bytes, of the blob */
-    uint32_t reserved[3];
+/* The parameter of PREPARE_fetch, the prepare kernel that brings the blob from where it was written. 144 bytes. */
+struct mla_sm90_fetch {
+    struct mla_sm90_launch launch; /* abi.jobs: of the blob's first byte in device memory, where the kernel copies it */
+    uint64_t from;                 /* where the device reads the blob, 16-byte aligned */
+    uint32_t n_vectors;            /* of 16 bytes, of the blob */
+    uint32_t reserved;
 };
 
-/* X(bytes): the parameter of kernel PREPARE_inline_BYTES, multiples of 16. The driver takes all of it whatever is used.
- * Of more than 4,096 bytes only drivers from CUDA 12.1 on take it, of more than 32,764 none. */
-#define MLA_SM90_INLINE_SIZES(X) X(4096) X(8192) X(16384) X(32752)
-#define MLA_SM90_INLINE_MOST     32752u
+/* The parameter of PREPARE_inline: the same with `from` 0, and the blob behind it. The driver takes all of it whatever
+ * is used. Larger ones would do from CUDA 12.1 on; they take longer than PREPARE_fetch does from the host's memory. */
+#define MLA_SM90_INLINE_BYTES 4096u
 
 #define MLA_SM90_SUMS_BYTES (64u << 10)
 #define MLA_SM90_MAP_BYTES  256u /* of a job: two CUtensorMap of 128 bytes, latent boxes and rope boxes */

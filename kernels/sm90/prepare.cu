@@ -1,9 +1,10 @@
 /* One CTA per sequence: reads what device memory decides (once), checks it, resolves page ids and limits, and writes
  * the records of the sequence's units. Loads come in two rounds: the sequence's record; then all that it names.
  *
- * The records lie in device memory, or come with the launch in this kernel's parameter: then its CTAs also bring them
- * to their place in device memory, where the next kernels read them. A parameter is memory like other memory, which all
- * threads load from at once; the instructions for parameters would take it word by word. */
+ * The records lie in device memory, come with the launch in this kernel's parameter, or are in the host's memory: then
+ * its CTAs also bring them to their place in device memory, where the next kernels read them. A parameter is memory
+ * like other memory, which all threads load from at once; the instructions for parameters would take it word by word.
+ */
 #include <stddef.h>
 
 #include "kernels/device/output.cuh"
@@ -321,22 +322,17 @@ __device__ __forceinline__ void copy_blob(uint64_t to, uint64_t from, uint32_t n
         reinterpret_cast<uint4 *>(to)[i] = host_vector(from, 0, i);
 }
 
-/* The parameter of a kernel that has the records with it. */
-template <uint32_t kBytes> struct Inline {
-    mla_sm90_inline head;
-    uint4 blob[(kBytes - sizeof(mla_sm90_inline)) / sizeof(uint4)];
-};
-
-template <uint32_t kBytes> __device__ __forceinline__ void prepare_inline(const Inline<kBytes> &parameter, Shared &sh)
+__device__ __forceinline__ void prepare_from(const mla_sm90_fetch &parameter, uint64_t from, Shared &sh)
 {
-    static_assert(sizeof(parameter) == kBytes && kBytes <= 32764, "what a kernel may have");
-    const mla_sm90_launch &launch = parameter.head.launch;
-    const uint4 *blob = parameter.blob;
-    asm volatile("" : "+l"(blob)); /* an address like others from here on */
-    uint64_t from = reinterpret_cast<uint64_t>(blob);
-    copy_blob(launch.abi.jobs, from, parameter.head.n_vectors);
-    prepare(launch, from - launch.abi.jobs, sh);
+    copy_blob(parameter.launch.abi.jobs, from, parameter.n_vectors);
+    prepare(parameter.launch, from - parameter.launch.abi.jobs, sh);
 }
+
+struct Inline {
+    mla_sm90_fetch head;
+    uint4 blob[(MLA_SM90_INLINE_BYTES - sizeof(mla_sm90_fetch)) / sizeof(uint4)];
+};
+static_assert(sizeof(Inline) == MLA_SM90_INLINE_BYTES, "and nothing between or behind");
 
 } // namespace mla::sm90
 
@@ -347,12 +343,21 @@ extern "C" __global__ void __launch_bounds__(512) mla_prepare_sm90(const __grid_
     mla::sm90::prepare(launch, 0, sh);
 }
 
-#define MLA_SM90_PREPARE_INLINE(bytes)                                                                                 \
-    extern "C" __global__ void __launch_bounds__(512)                                                                  \
-        mla_prepare_sm90_inline_##bytes(const __grid_constant__ mla::sm90::Inline<bytes> parameter)                    \
-    {                                                                                                                  \
-        __shared__ mla::sm90::Shared sh;                                                                               \
-        mla::grid_launch_dependents();                                                                                 \
-        mla::sm90::prepare_inline(parameter, sh);                                                                      \
-    }
-MLA_SM90_INLINE_SIZES(MLA_SM90_PREPARE_INLINE)
+extern "C" __global__ void __launch_bounds__(512)
+    mla_prepare_sm90_inline(const __grid_constant__ mla::sm90::Inline parameter)
+{
+    __shared__ mla::sm90::Shared sh;
+    mla::grid_launch_dependents();
+    const uint4 *blob = parameter.blob;
+    asm volatile("" : "+l"(blob)); /* an address like others from here on */
+    mla::sm90::prepare_from(parameter.head, reinterpret_cast<uint64_t>(blob), sh);
+}
+
+/* Every CTA asks the host's memory for what it needs itself: two ways there and back, as of device memory. */
+extern "C" __global__ void __launch_bounds__(512)
+    mla_prepare_sm90_fetch(const __grid_constant__ mla_sm90_fetch parameter)
+{
+    __shared__ mla::sm90::Shared sh;
+    mla::grid_launch_dependents();
+    mla::sm90::prepare_from(parameter, parameter.from, sh);
+}

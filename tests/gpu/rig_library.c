@@ -211,36 +211,44 @@ static void grow_blob(size_t bytes)
     lib.blob_bytes = bytes;
 }
 
-/* The plan and the records, where the device reads them. Of three batches that are launched directly, one has them
- * copied to device memory, one in pinned host memory, and one with the launch, where it fits. Nothing is in flight
- * here.
- */
+/* The plan and the records, where the device reads them. Of four batches that are launched directly, one has them
+ * copied to device memory, one in pinned host memory, one with the launch, where they fit, and one has them fetched; of
+ * two that are captured, one has them fetched. Nothing is in flight here. */
 static void write_blob(const struct be_batch *batch)
 {
     size_t bytes = mla_kernels_blob_bytes(lib.kernels, batch->plan, batch->n_jobs, batch->n_seqs);
-    uint32_t way = lib.mode == LIB_DIRECT ? lib.n_blobs++ % 3 : 0;
-    bool in_place = way == 1;
+    uint32_t turn = lib.n_blobs++;
+    enum lib_records way = lib.mode == LIB_DIRECT ? turn % 4 : turn % 2 ? LIB_FETCHED : LIB_COPIED;
     lib.used_bytes = bytes;
     grow_blob(bytes);
     uint64_t workspace_bytes =
         mla_kernels_workspace_bytes(lib.kernels, batch->plan, batch->n_jobs, batch->seqs, batch->n_seqs);
     ck_assert_uint_le(workspace_bytes, lib.workspace_bytes);
     int rc = mla_kernels_blob_write(lib.kernels, batch->plan, batch->jobs, batch->n_jobs, batch->seqs, batch->n_seqs,
-                                    lib.blob, in_place ? lib.blob_device : lib.blob_copy, lib.workspace, &lib.launch);
+                                    lib.blob, way == LIB_IN_PLACE ? lib.blob_device : lib.blob_copy, lib.workspace,
+                                    &lib.launch);
     ck_assert_msg(rc == 0, "no tensor map of a plane: %d", rc);
-    lib.with_launch = way == 2 && mla_kernels_takes_blob(lib.kernels, &lib.launch, bytes);
-    if (lib.with_launch)
-        LIB_OK(cuMemsetD8Async(lib.blob_copy, 0xff, bytes, lib.stream)); /* what an earlier one left does not help */
-    else if (!in_place)
+    if (way == LIB_INLINE && !mla_kernels_takes_blob(lib.kernels, &lib.launch, bytes))
+        way = LIB_FETCHED;
+    if (way == LIB_FETCHED && !mla_kernels_facts(lib.kernels)->scratch)
+        way = LIB_COPIED;
+    lib.records = way;
+    if (way == LIB_COPIED)
         LIB_OK(cuMemcpyHtoD(lib.blob_copy, lib.blob, bytes));
+    else if (way != LIB_IN_PLACE)
+        LIB_OK(cuMemsetD8Async(lib.blob_copy, 0xff, bytes, lib.stream)); /* what an earlier one left does not help */
 }
 
 static void launch(void)
 {
     CUresult result = CUDA_SUCCESS;
-    int rc = lib.with_launch
-                 ? mla_kernels_launch_blob(lib.kernels, lib.stream, &lib.launch, lib.blob, lib.used_bytes, &result)
-                 : mla_kernels_launch(lib.kernels, lib.stream, &lib.launch, &result);
+    int rc;
+    if (lib.records == LIB_INLINE)
+        rc = mla_kernels_launch_blob(lib.kernels, lib.stream, &lib.launch, lib.blob, lib.used_bytes, &result);
+    else if (lib.records == LIB_FETCHED)
+        rc = mla_kernels_launch_fetch(lib.kernels, lib.stream, &lib.launch, lib.blob_device, lib.used_bytes, &result);
+    else
+        rc = mla_kernels_launch(lib.kernels, lib.stream, &lib.launch, &result);
     ck_assert_msg(rc == 0, "launch: %d, %s", rc, cuda_driver_error(&lib.driver, result));
 }
 

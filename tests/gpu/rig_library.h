@@ -28,8 +28,8 @@ struct lib {
     CUdeviceptr blob_copy; /* in device memory */
     size_t blob_bytes;
     uint32_t n_blobs;
-    size_t used_bytes; /* of blob, by the last batch */
-    bool with_launch;  /* which had it with its launch */
+    size_t used_bytes;                                                              /* of blob, by the last batch */
+    enum lib_records { LIB_COPIED, LIB_IN_PLACE, LIB_INLINE, LIB_FETCHED } records; /* how it gets there */
     CUgraph graph;
     CUgraphExec exec;
     enum lib_mode mode;

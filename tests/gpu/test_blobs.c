@@ -1,4 +1,4 @@
-/* libmla-kernels: blobs that go with their launches, as a parameter of the first kernel. */
+/* libmla-kernels: blobs that the first kernel of their launches brings, from its parameter or from where they are. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
@@ -16,6 +16,7 @@ struct blob_case {
     struct dc *c;
     struct dc_job *job;
     unsigned char *host; /* pinned */
+    CUdeviceptr host_device;
     CUdeviceptr device;
     struct mla_kernels_launch launch;
 };
@@ -29,6 +30,7 @@ static void blob_case_make(struct blob_case *b, struct rig *rig)
     dc_plan(b->c);
     const struct be_batch *batch = &b->c->batch;
     LIB_OK(cuMemHostAlloc((void **)&b->host, BLOB_CASE_BYTES, CU_MEMHOSTALLOC_DEVICEMAP));
+    LIB_OK(cuMemHostGetDevicePointer(&b->host_device, b->host, 0));
     LIB_OK(cuMemAlloc(&b->device, BLOB_CASE_BYTES));
     for (size_t i = 0; i < BLOB_CASE_BYTES; i++)
         b->host[i] = (unsigned char)(i * 167 >> 3);
@@ -45,7 +47,7 @@ static void blob_case_drop(struct blob_case *b)
 }
 
 /* All of it is where it belongs, and nothing behind it. */
-static void blob_arrives(struct blob_case *b, size_t bytes)
+static void blob_arrives(struct blob_case *b, size_t bytes, bool fetched)
 {
     static unsigned char now[BLOB_CASE_BYTES];
     CUresult result = CUDA_ERROR_UNKNOWN;
@@ -53,8 +55,10 @@ static void blob_arrives(struct blob_case *b, size_t bytes)
     mem_push(b->c->rig, &b->job->status_mem);
     mem_push(b->c->rig, &b->job->user_status_mem);
     LIB_OK(cuMemsetD8Async(b->device, 0xa5, BLOB_CASE_BYTES, lib.stream));
-    ck_assert(mla_kernels_takes_blob(lib.kernels, &b->launch, bytes));
-    ck_assert_int_eq(mla_kernels_launch_blob(lib.kernels, lib.stream, &b->launch, b->host, bytes, &result), 0);
+    ck_assert_int_eq(fetched
+                         ? mla_kernels_launch_fetch(lib.kernels, lib.stream, &b->launch, b->host_device, bytes, &result)
+                         : mla_kernels_launch_blob(lib.kernels, lib.stream, &b->launch, b->host, bytes, &result),
+                     0);
     ck_assert_int_eq(result, CUDA_SUCCESS);
     LIB_OK(cuStreamSynchronize(lib.stream));
     LIB_OK(cuMemcpyDtoH(now, b->device, sizeof(now)));
@@ -75,14 +79,10 @@ static uint64_t declared_bytes(void)
     return fn ? report.inline_bytes : UINT64_MAX;
 }
 
-/* At both sides of each edge: 144 bytes of a parameter are the launch's. */
+/* At both sides of the edge: 144 bytes of a parameter are the launch's. */
 START_TEST(blobs_go_with_launches)
 {
-    static const struct {
-        size_t bytes;
-        uint64_t kernel;
-    } sizes[] = {{1024, 4096},        {4096 - 144, 4096},   {4096 - 128, 8192},   {8192 - 144, 8192},
-                 {8192 - 128, 16384}, {16384 - 144, 16384}, {16384 - 128, 32752}, {32752 - 144, 32752}};
+    static const size_t sizes[] = {1024, 2048, 4096 - 144};
     struct rig rig;
     if (!rig_open(&rig, _i))
         return;
@@ -92,11 +92,12 @@ START_TEST(blobs_go_with_launches)
     ck_assert_int_eq(takes, mla_kernels_facts(lib.kernels)->scratch); /* those with a prepare kernel */
     for (size_t i = 0; takes && i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         uint64_t before = declared_bytes();
-        blob_arrives(&b, sizes[i].bytes);
+        ck_assert(mla_kernels_takes_blob(lib.kernels, &b.launch, sizes[i]));
+        blob_arrives(&b, sizes[i], false);
         if (before != UINT64_MAX)
-            ck_assert_uint_eq(declared_bytes() - before, sizes[i].kernel);
+            ck_assert_uint_eq(declared_bytes() - before, 4096);
     }
-    for (size_t bytes = 32752 - 128; bytes <= BLOB_CASE_BYTES; bytes += 3088) {
+    for (size_t bytes = 4096 - 128; bytes <= BLOB_CASE_BYTES; bytes += 3088) {
         CUresult result = CUDA_ERROR_UNKNOWN;
         ck_assert(!mla_kernels_takes_blob(lib.kernels, &b.launch, bytes));
         ck_assert_int_eq(mla_kernels_launch_blob(lib.kernels, lib.stream, &b.launch, b.host, bytes, &result), -EINVAL);
@@ -107,8 +108,26 @@ START_TEST(blobs_go_with_launches)
 }
 END_TEST
 
-/* Drivers that came before such parameters are not asked for the kernels. A launch whose records are not where it says
- * is refused. */
+/* Of any size, and from no address that is none of a blob. */
+START_TEST(blobs_are_fetched)
+{
+    struct rig rig;
+    if (!rig_open(&rig, _i))
+        return;
+    struct blob_case b;
+    blob_case_make(&b, &rig);
+    bool fetches = mla_kernels_facts(lib.kernels)->scratch;
+    for (size_t bytes = 1024; fetches && bytes < BLOB_CASE_BYTES; bytes *= 3)
+        blob_arrives(&b, bytes, true);
+    const uint64_t from[] = {b.host_device, 0, b.host_device + 8};
+    for (size_t i = fetches; i < sizeof(from) / sizeof(from[0]); i++)
+        ck_assert_int_eq(mla_kernels_launch_fetch(lib.kernels, lib.stream, &b.launch, from[i], 1024, NULL), -EINVAL);
+    blob_case_drop(&b);
+    rig_close(&rig);
+}
+END_TEST
+
+/* A launch whose records are not where it says is refused. */
 START_TEST(blobs_stay_behind)
 {
     struct rig rig;
@@ -122,16 +141,7 @@ START_TEST(blobs_stay_behind)
     wrong.abi.items = wrong.abi.jobs - 64;
     ck_assert(!mla_kernels_takes_blob(lib.kernels, &wrong, 1024));
     ck_assert_int_eq(mla_kernels_launch_blob(lib.kernels, lib.stream, &wrong, b.host, 1024, NULL), -EINVAL);
-    char variant[64], why[512] = "";
-    snprintf(variant, sizeof(variant), "%s", mla_kernels_facts(lib.kernels)->variant);
-    struct mla_kernels_options options = {.size = sizeof(options), .variant = variant};
-    int version = lib.driver.version;
-    struct mla_kernels *old;
-    lib.driver.version = 12000;
-    ck_assert_msg(mla_kernels_open(&lib.driver, &options, &old, why, sizeof(why)) == 0, "%s", why);
-    lib.driver.version = version;
-    ck_assert(!mla_kernels_takes_blob(old, &b.launch, 1024));
-    mla_kernels_close(old);
+    ck_assert_int_eq(mla_kernels_launch_fetch(lib.kernels, lib.stream, &wrong, b.host_device, 1024, NULL), -EINVAL);
     blob_case_drop(&b);
     rig_close(&rig);
 }
@@ -183,6 +193,7 @@ MLA_SUITE(library_blobs)
 {
     TCase *tc = mla_tcase(suite, "library_blobs");
     rig_add(tc, blobs_go_with_launches);
+    rig_add(tc, blobs_are_fetched);
     rig_add(tc, blobs_stay_behind);
     rig_add(tc, records_tell_parts);
 }

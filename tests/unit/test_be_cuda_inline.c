@@ -1,4 +1,4 @@
-/* Records that go with the launch, as a parameter of its first kernel, and when they do not. On the fake driver. */
+/* Records that the first kernel of their launch brings, and when it does not. On the fake driver. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 #include "tests/unit/test_be_cuda.h"
 #include "tests/unit/test_be_cuda_step.h"
 
-#define SEQS_MAX 400u
+#define SEQS_MAX 1000u
 
 static struct mla_fake_report before, after;
 
@@ -20,6 +20,11 @@ static uint64_t calls(enum mla_fake_call call)
 static uint64_t inline_bytes(void)
 {
     return after.inline_bytes - before.inline_bytes;
+}
+
+static uint64_t fetched_bytes(void)
+{
+    return after.fetched_bytes - before.fetched_bytes;
 }
 
 static struct dc *case_of(struct rig *rig, uint32_t n_seqs, uint64_t seed)
@@ -42,19 +47,22 @@ static void run(struct dc *c)
     dc_check_all(c);
 }
 
-/* The smallest kernel that has room for them takes them; larger ones than any has are copied. */
+/* In the kernel's parameter, where that has room for them; fetched; copied, where no slot has room for them. */
 START_TEST(by_size)
 {
     static const struct {
         uint32_t n_seqs;
-        uint32_t bytes; /* 0: copied */
-    } cases[] = {{1, 4096}, {8, 4096}, {16, 8192}, {40, 16384}, {80, 32752}, {SEQS_MAX, 0}};
+        uint64_t inline_bytes, fetched_least;
+    } cases[] = {{1, 4096, 0}, {8, 4096, 0}, {16, 0, 4096}, {80, 0, 20000}, {400, 0, 100000}, {SEQS_MAX, 0, 0}};
     struct rig rig = cuda_rig();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct dc *c = case_of(&rig, cases[i].n_seqs, i);
         run(c);
-        ck_assert_uint_eq(inline_bytes(), cases[i].bytes);
-        ck_assert_uint_eq(calls(MLA_FAKE_cuMemcpyHtoDAsync), cases[i].bytes == 0);
+        bool copied = cases[i].inline_bytes == 0 && cases[i].fetched_least == 0;
+        ck_assert_uint_eq(inline_bytes(), cases[i].inline_bytes);
+        ck_assert_uint_ge(fetched_bytes(), cases[i].fetched_least);
+        ck_assert(cases[i].fetched_least != 0 || fetched_bytes() == 0);
+        ck_assert_uint_eq(calls(MLA_FAKE_cuMemcpyHtoDAsync), copied);
         ck_assert_uint_eq(calls(MLA_FAKE_cuStreamWaitEvent), 0);
         dc_free(c);
     }
@@ -67,12 +75,14 @@ END_TEST
 START_TEST(behind_another)
 {
     static const char *const modes[] = {"", "copied", "inline"};
-    static const unsigned with[] = {1, 0, 4}, copied_behind[] = {3, 3, 0};
-    ck_assert_int_eq(setenv("MLA_CUDA_BLOB", modes[_i], 1), 0);
+    static const unsigned all_with[] = {1, 0, 4}, all_behind[] = {3, 3, 0};
+    const unsigned with = all_with[_i % 3], copied_behind = all_behind[_i % 3];
+    const bool fetched = _i >= 3;
+    ck_assert_int_eq(setenv("MLA_CUDA_BLOB", modes[_i % 3], 1), 0);
     struct rig rig = cuda_rig();
     struct dc *c[4];
     for (uint32_t i = 0; i < 4; i++)
-        c[i] = case_of(&rig, 3, i);
+        c[i] = case_of(&rig, fetched ? 20 : 3, i);
     for (int round = 0; round < 4; round++) {
         for (uint32_t i = 0; i < 4; i++)
             dc_ready(c[i]);
@@ -83,9 +93,10 @@ START_TEST(behind_another)
         for (uint32_t i = 0; i < 4; i++)
             dc_wait(c[i]);
         ck_assert(cuda_fake_report(&after));
-        ck_assert_uint_eq(inline_bytes(), 4096u * with[_i]);
-        ck_assert_uint_eq(calls(MLA_FAKE_cuMemcpyHtoDAsync), 4 - with[_i]);
-        ck_assert_uint_eq(calls(MLA_FAKE_cuStreamWaitEvent), copied_behind[_i]);
+        ck_assert_uint_eq(inline_bytes(), fetched ? 0 : 4096u * with);
+        ck_assert_uint_ge(fetched_bytes(), fetched ? 4096u * with : 0);
+        ck_assert_uint_eq(calls(MLA_FAKE_cuMemcpyHtoDAsync), 4 - with);
+        ck_assert_uint_eq(calls(MLA_FAKE_cuStreamWaitEvent), copied_behind);
         for (uint32_t i = 0; i < 4; i++)
             dc_check_all(c[i]);
     }
@@ -106,10 +117,10 @@ START_TEST(other_ways)
     ck_assert_int_eq(setenv("MLA_CUDA_BLOB", cases[_i].blob, 1), 0);
     ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", cases[_i].graphs, 1), 0);
     struct rig rig = cuda_rig_of(cases[_i].variant);
-    struct dc *c = case_of(&rig, 3, 1);
+    struct dc *c = case_of(&rig, 20, 1);
     for (int i = 0; i < 3; i++) {
         run(c);
-        ck_assert_uint_eq(inline_bytes(), 0);
+        ck_assert_uint_eq(inline_bytes() + fetched_bytes(), 0);
         ck_assert_uint_eq(calls(MLA_FAKE_cuMemcpyHtoDAsync), cases[_i].copies);
     }
     dc_free(c);
@@ -153,7 +164,7 @@ MLA_SUITE(be_cuda_inline)
 {
     TCase *tc = mla_tcase(suite, "inline");
     tcase_add_test(tc, by_size);
-    tcase_add_loop_test(tc, behind_another, 0, 3);
+    tcase_add_loop_test(tc, behind_another, 0, 6);
     tcase_add_loop_test(tc, other_ways, 0, 4);
     tcase_add_loop_test(tc, layers, 0, 3);
 }

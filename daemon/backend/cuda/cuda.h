@@ -1,14 +1,14 @@
 /* The CUDA backend's table: one GPU, worker memory by CUDA IPC and VMM descriptors, the kernels of kernels/host. The
  * driver is opened at run time; without one be_open() refuses with a sentence.
  *
- * Plans and records are copied to device memory beside the launch that runs. When none does, they go with the launch,
- * as a parameter of the first kernel, where that can take them, and are copied in front of it where not. Those of
- * a step's next layer are copied before its word comes; its launch has them with it only while that copy has not ended.
- * Environment, for measuring: MLA_CUDA_BLOB=copied copies them in any case, =inline lets them go with the launch when
- * another runs, too; =pinned lets kernels read them in pinned host memory, but for very large ones; =pageable copies
- * them from pageable memory. MLA_CUDA_PLAIN_LAUNCHES=1: no kernel begins before the one in front of it has ended.
- * MLA_CUDA_GRAPHS=1: batches that come again with the same plan, with nothing running, go as graphs, in one call of the
- * driver, as layers of steps do when their plan stays; and layers do so sooner. =0: neither do.
+ * Plans and records are copied to device memory beside the launch that runs. When none does, the first kernel brings
+ * them there, where it can: up to 4 KB as its parameter, more from pinned memory; where not, they are copied in front
+ * of it. Those of a step's next layer are copied before its word comes; its launch has them with it only while that
+ * copy has not ended. Environment, for measuring: MLA_CUDA_BLOB=copied copies them in any case, =inline lets the kernel
+ * bring them when another runs, too; =pinned lets kernels read them in pinned host memory, but for very large ones;
+ * =pageable copies them from pageable memory. MLA_CUDA_PLAIN_LAUNCHES=1: no kernel begins before the one in front of it
+ * has ended. MLA_CUDA_GRAPHS=1: batches that come again with the same plan, with nothing running, go as graphs, in one
+ * call of the driver, as layers of steps do when their plan stays; and layers do so sooner. =0: neither do.
  * tests/README.md has what these do to times on a GPU.
  */
 #ifndef MLA_DAEMON_BACKEND_CUDA_CUDA_H

@@ -71,6 +71,7 @@ struct cu_mapping {
 struct cu_copy {
     CUdeviceptr to;
     const void *from;
+    CUdeviceptr from_device; /* the same for the device, where that is pinned */
     size_t bytes;
     bool with_launch; /* the first kernel brings them along */
 };
@@ -130,7 +131,7 @@ struct cu_options {
     uint64_t workspace_bytes;
     bool blob_pinned;
     bool blob_pageable;
-    bool blob_inline;  /* with the launch, where it fits, when nothing runs */
+    bool blob_inline;  /* with the launch, by kernels that can, when nothing runs */
     bool blob_always;  /* and when something does */
     bool programmatic; /* kernels of a launch overlap where they can */
     enum cu_graphs {

@@ -142,19 +142,18 @@ static bool put_copy(struct backend *be, const struct cu_copy *copy, CUstream st
            cu_call_ok(be, be->cu.cuMemcpyHtoDAsync(copy->to, copy->from, copy->bytes, stream), "cuMemcpyHtoDAsync");
 }
 
-static bool goes_with_launch(const struct backend *be, const struct mla_kernels *kernels,
-                             const struct mla_kernels_launch *launch, size_t bytes)
+/* Kernels with a prepare kernel can bring their records themselves. */
+static bool goes_with_launch(const struct backend *be, const struct mla_kernels *kernels)
 {
     return be->options.blob_inline && (be->n_slots == 1 || be->options.blob_always) &&
-           mla_kernels_takes_blob(kernels, launch, bytes);
+           mla_kernels_facts(kernels)->scratch;
 }
 
 /* While the batch before it runs, beside it: a copy then costs the device nothing. Otherwise left to run(): with the
- * launch, for which the device need not begin with a copy; or, where that does not fit, in front of the kernels. */
-static bool copy_blob(struct backend *be, const struct mla_kernels *kernels, const struct mla_kernels_launch *launch,
-                      struct cu_slot *slot, struct cu_copy *copy)
+ * launch, for which the device need not begin with a copy; or in front of the kernels. */
+static bool copy_blob(struct backend *be, const struct mla_kernels *kernels, struct cu_slot *slot, struct cu_copy *copy)
 {
-    copy->with_launch = goes_with_launch(be, kernels, launch, copy->bytes);
+    copy->with_launch = goes_with_launch(be, kernels);
     if (be->n_slots == 1 || copy->with_launch)
         return true;
     bool put =
@@ -199,8 +198,9 @@ static bool put_blob(struct backend *be, const struct be_batch *batch, struct cu
         return false;
     if (in_place)
         return true;
-    *copy = (struct cu_copy){.to = slot->blob_device_copy, .from = slot->blob, .bytes = bytes};
-    return copy_blob(be, kernels, launch, slot, copy);
+    *copy = (struct cu_copy){
+        .to = slot->blob_device_copy, .from = slot->blob, .from_device = slot->blob_device, .bytes = bytes};
+    return copy_blob(be, kernels, slot, copy);
 }
 
 /* ---- records of steps, ahead of their words ---- */
@@ -291,10 +291,19 @@ static bool put_records(struct backend *be, struct cu_slot *slot, struct mla_ker
     if (be->lost)
         return false;
     /* Behind a copy that still runs is behind an event: rather the launch brings them, to the slot's own place. */
-    if (!copied && !*graph && goes_with_launch(be, kernels_of(be, b->batch.plan), launch, ahead->bytes))
+    if (!copied && !*graph && goes_with_launch(be, kernels_of(be, b->batch.plan)))
         return put_slot_records(be, slot, launch, copy, graph);
     return copied || cu_call_ok(be, be->cu.cuStreamWaitEvent(be->stream, ahead->copied, CU_EVENT_WAIT_DEFAULT),
                                 "cuStreamWaitEvent");
+}
+
+/* In the first kernel's parameter; what that has no room for the kernel fetches. */
+static int launch_with(struct backend *be, const struct mla_kernels *kernels, const struct mla_kernels_launch *launch,
+                       const struct cu_copy *copy, CUresult *result)
+{
+    if (mla_kernels_takes_blob(kernels, launch, copy->bytes))
+        return mla_kernels_launch_blob(kernels, be->stream, launch, copy->from, copy->bytes, result);
+    return mla_kernels_launch_fetch(kernels, be->stream, launch, copy->from_device, copy->bytes, result);
 }
 
 static bool run(struct backend *be, const struct mla_kernels *kernels, const struct mla_kernels_launch *launch,
@@ -305,7 +314,7 @@ static bool run(struct backend *be, const struct mla_kernels *kernels, const str
         return cu_graph_launch(be, graph);
     if (be->lost || (!copy->with_launch && !put_copy(be, copy, be->stream)))
         return false;
-    int rc = copy->with_launch ? mla_kernels_launch_blob(kernels, be->stream, launch, copy->from, copy->bytes, &r)
+    int rc = copy->with_launch ? launch_with(be, kernels, launch, copy, &r)
                                : mla_kernels_launch(kernels, be->stream, launch, &r);
     if (rc == 0)
         return true;

@@ -237,7 +237,7 @@ static double percentile(const struct series *series, size_t offset, double p)
 
 static void report_way(struct launch *l, size_t i, double kernel, double in_a_row)
 {
-    static const char *const records[] = {"as mlad", "inline", "copied", "in place", "there", "none"};
+    static const char *const records[] = {"as mlad", "inline", "copied", "fetched", "in place", "there", "none"};
     const struct launch_way *way = &l->ways[i];
     const struct shape *shape = l->work.shape;
     const struct series *live = &l->series[i][LIVE], *timed = &l->series[i][LAUNCH_TIMED];

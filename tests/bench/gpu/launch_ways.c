@@ -16,11 +16,13 @@
 const struct launch_how launch_hows[LAUNCH_HOWS] = {
     {.name = "as mlad", .records = LAUNCH_AS_MLAD},
     {.name = "records copied", .records = LAUNCH_COPIED},
+    {.name = "records fetched", .records = LAUNCH_FETCHED},
     {.name = "records in place", .records = LAUNCH_IN_PLACE},
     {.name = "records there", .records = LAUNCH_THERE},
     {.name = "tables on device", .tables_on_device = true},
     {.name = "status on device", .status_on_device = true},
     {.name = "graph, records copied", .records = LAUNCH_COPIED, .graph = true},
+    {.name = "graph, records fetched", .records = LAUNCH_FETCHED, .graph = true},
     {.name = "graph, records there", .records = LAUNCH_THERE, .graph = true},
     {.name = "not programmatic", .plain = true},
     {.name = "end by event", .event = true},
@@ -109,9 +111,14 @@ static void put_copy(const struct gpu *gpu, const struct launch_way *way, const 
 static void put_kernels(const struct gpu *gpu, const struct launch_way *way, const struct launch_place *place)
 {
     CUresult result = CUDA_SUCCESS;
-    int rc = way->records == LAUNCH_INLINE ? mla_kernels_launch_blob(way->kernels, gpu->stream, &place->launch,
-                                                                     place->blob, way->blob_bytes, &result)
-                                           : mla_kernels_launch(way->kernels, gpu->stream, &place->launch, &result);
+    int rc;
+    if (way->records == LAUNCH_INLINE)
+        rc = mla_kernels_launch_blob(way->kernels, gpu->stream, &place->launch, place->blob, way->blob_bytes, &result);
+    else if (way->records == LAUNCH_FETCHED)
+        rc = mla_kernels_launch_fetch(way->kernels, gpu->stream, &place->launch, place->blob_at, way->blob_bytes,
+                                      &result);
+    else
+        rc = mla_kernels_launch(way->kernels, gpu->stream, &place->launch, &result);
     must(gpu, rc, result, way->how->name);
 }
 
@@ -246,8 +253,9 @@ static void open_place(struct launch_bed *bed, struct launch_way *way, uint32_t 
         place->job.status = bed->status_device;
     write_records(bed, way, place, false);
     if (way->records == LAUNCH_AS_MLAD)
-        way->records =
-            mla_kernels_takes_blob(way->kernels, &place->launch, way->blob_bytes) ? LAUNCH_INLINE : LAUNCH_COPIED;
+        way->records = mla_kernels_takes_blob(way->kernels, &place->launch, way->blob_bytes) ? LAUNCH_INLINE
+                       : mla_kernels_facts(way->kernels)->scratch                            ? LAUNCH_FETCHED
+                                                                                             : LAUNCH_COPIED;
     if (way->records == LAUNCH_THERE)
         GPU(gpu, cuMemcpyHtoD(place->at, place->blob, way->blob_bytes));
     if (way->how->graph)
@@ -301,6 +309,7 @@ void launch_way_open(struct launch_bed *bed, struct launch_way *way, const struc
                                .pinned = pinned(gpu, bed->copies * stride, &in_place)};
     for (uint32_t copy = 0; copy < bed->copies && how->records != LAUNCH_NONE; copy++) {
         way->places[copy].blob = (unsigned char *)way->pinned + copy * stride;
+        way->places[copy].blob_at = in_place + copy * stride;
         way->places[copy].at = (how->records == LAUNCH_IN_PLACE ? in_place : way->device) + copy * stride;
         open_place(bed, way, copy);
     }

@@ -10,9 +10,11 @@
 #include "tests/bench/gpu/work.h"
 
 enum launch_records {
-    LAUNCH_AS_MLAD, /* with the launch where they fit, else copied: becomes one of the two when a way is opened */
+    LAUNCH_AS_MLAD, /* with the launch where they fit, else fetched, or copied for kernels that cannot: becomes one of
+                       these when a way is opened */
     LAUNCH_INLINE,
     LAUNCH_COPIED,   /* by a call in front of the kernels; of a graph: in it */
+    LAUNCH_FETCHED,  /* by the prepare kernel, from pinned memory */
     LAUNCH_IN_PLACE, /* read where they were written, in pinned memory */
     LAUNCH_THERE,    /* in device memory, from before */
     LAUNCH_NONE      /* no launch: the end alone */
@@ -28,7 +30,7 @@ struct launch_how {
     bool event;            /* the end is an event that is queried; else a word that the stream writes */
 };
 
-#define LAUNCH_HOWS 12
+#define LAUNCH_HOWS 14
 extern const struct launch_how launch_hows[LAUNCH_HOWS];
 
 /* What launches of a shape have in common. */
@@ -49,6 +51,7 @@ struct launch_place {
     struct mla_abi_job job;
     struct mla_kernels_launch launch;
     unsigned char *blob; /* pinned */
+    CUdeviceptr blob_at; /* for the device */
     CUdeviceptr at;      /* where kernels read it */
     CUgraphExec graph;
 };

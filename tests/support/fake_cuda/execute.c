@@ -157,7 +157,7 @@ static void run_launch(CUstream stream, enum fake_kernel kernel, const struct ml
 
 CUresult fake_execute_kernel(CUstream stream, struct fake_op *op)
 {
-    bool placed = !op->staged || fake_inline_copy(op);
+    bool placed = !op->staged || fake_bring_blob(op);
     fake_kernel_uses(op, true);
     if (!placed || !may_run(op))
         return CUDA_ERROR_ILLEGAL_ADDRESS;

@@ -196,7 +196,7 @@ struct fake_op {
             uint64_t number;                 /* FAKE_SPIN: nanoseconds; FAKE_READ: address */
         } kernel;
     };
-    void *staged; /* copy: pageable source, taken at the call; kernel: the parameter of one that has the blob in it */
+    void *staged; /* copy: pageable source, taken at the call; kernel: the parameter of one that brings the blob */
     size_t staged_bytes;
     struct fake_use *uses;
     size_t n_uses;
@@ -257,15 +257,17 @@ CUresult fake_execute_wait_event(CUstream stream, const struct fake_op *op); /* 
  * lock. */
 void fake_kernel_uses(struct fake_op *op, bool executing); /* kernel_uses.c */
 void fake_scratch_free(struct fake_scratch *scratch);
-/* execute_h128.c: what the baseline's kernels do, and some of what they use. */
-/* execute_inline.c: kernels whose parameter has the blob with it. The bytes of that, by the name; 0: no such kernel. */
-size_t fake_inline_bytes(const struct CUfunc_st *function);
+/* execute_bring.c: prepare kernels that bring the blob. The bytes of such a one's parameter, by its name; 0: none. */
+size_t fake_bring_bytes(const struct CUfunc_st *function);
 /* Takes the parameter of a launch: as many bytes as the kernel declares, whatever is used. */
-void fake_inline_take(struct fake_op *op, const void *parameter);
-/* The blob to its place; false when that is no memory of the device's. Without the lock. */
-bool fake_inline_copy(const struct fake_op *op);
+void fake_bring_take(struct fake_op *op, const void *parameter);
+/* Where the blob is read, beside the parameter. */
+void fake_bring_uses(struct fake_op *found, const struct fake_op *op);
+/* The blob to its place; false when that, or where it is read, is no memory of the device's. Without the lock. */
+bool fake_bring_blob(const struct fake_op *op);
 /* Where a record can be read before that; otherwise where it lies. */
-const void *fake_inline_record(const struct fake_op *op, uint64_t address);
+const void *fake_bring_record(const struct fake_op *op, uint64_t address);
+/* execute_h128.c: what the baseline's kernels do, and some of what they use. */
 void fake_h128_uses(struct fake_op *found, const struct h128_args *args);
 void fake_h128_pack(const struct h128_args *args);
 void fake_h128_unpack(const struct h128_args *args);

@@ -75,10 +75,11 @@ enum mla_fake_call {
 
 struct mla_fake_report {
     uint64_t magic;
-    uint64_t bytes;        /* of this struct */
-    uint64_t lost;         /* CUresult that ended the context, or 0 */
-    uint64_t programmatic; /* launches that may begin before what is in front has ended; here none does */
-    uint64_t inline_bytes; /* parameters of launches that had their blob with them, as the kernels declare them */
+    uint64_t bytes;         /* of this struct */
+    uint64_t lost;          /* CUresult that ended the context, or 0 */
+    uint64_t programmatic;  /* launches that may begin before what is in front has ended; here none does */
+    uint64_t inline_bytes;  /* parameters of launches that had their blob with them, as the kernels declare them */
+    uint64_t fetched_bytes; /* of blobs that kernels brought from where they were written */
 #define MLA_FAKE_MEMBER(name) uint64_t name;
     MLA_FAKE_RESOURCES(MLA_FAKE_MEMBER)
 #undef MLA_FAKE_MEMBER

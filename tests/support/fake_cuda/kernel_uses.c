@@ -66,6 +66,7 @@ void fake_kernel_uses(struct fake_op *op, bool executing)
                op->kernel.function->kernel != FAKE_EMPTY) {
         uint64_t jobs_bytes = l->n_jobs * sizeof(struct mla_abi_job);
         uint64_t seqs_bytes = l->n_seqs * sizeof(struct mla_abi_seq);
+        fake_bring_uses(&found, op);
         fake_op_use(&found, l->jobs, jobs_bytes, false);
         fake_op_use(&found, l->seqs, seqs_bytes, false);
         fake_op_use(&found, l->tiles, 0, false);
@@ -75,8 +76,8 @@ void fake_kernel_uses(struct fake_op *op, bool executing)
             fake_op_use(&found, l->partial_o, 1, true);
             fake_op_use(&found, l->partial_lse, 1, true);
         }
-        const struct mla_abi_job *jobs = fake_inline_record(op, l->jobs);
-        const struct mla_abi_seq *seqs = fake_inline_record(op, l->seqs);
+        const struct mla_abi_job *jobs = fake_bring_record(op, l->jobs);
+        const struct mla_abi_seq *seqs = fake_bring_record(op, l->seqs);
         bool known = l->n_jobs > 0 && is_readable(op, l->jobs, jobs_bytes, executing);
         for (uint32_t j = 0; known && j < l->n_jobs; j++)
             use_job(&found, &jobs[j]);

@@ -108,8 +108,8 @@ FAKE_API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction func
         memcpy(&op->kernel.number, params[0], sizeof op->kernel.number);
     else if (fake_is_h128(function->kernel))
         memcpy(&op->kernel.h128, params[0], sizeof op->kernel.h128);
-    else if (fake_inline_bytes(function) != 0)
-        fake_inline_take(op, params[0]);
+    else if (fake_bring_bytes(function) != 0)
+        fake_bring_take(op, params[0]);
     else if (function->kernel == FAKE_PREPARE || function->kernel == FAKE_DECODE_UNITS)
         memcpy(&op->kernel.units, params[0], sizeof op->kernel.units);
     else if (function->kernel != FAKE_EMPTY)

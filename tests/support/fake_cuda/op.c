@@ -26,7 +26,7 @@ struct fake_op *fake_op_clone(const struct fake_op *op)
     clone->n_uses = 0;
     clone->staged = NULL;
     if (op->staged && op->kind == MLA_FAKE_kernel)
-        fake_inline_take(clone, op->staged);
+        fake_bring_take(clone, op->staged);
     clone->next = NULL;
     if (names_event(op))
         fake_event_reference(clone->event.event);
