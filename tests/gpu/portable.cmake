@@ -35,7 +35,7 @@ add_custom_target(mlad_commit
   COMMENT "Naming the commit for tests/gpu/run.sh" VERBATIM)
 
 mlad_portable(
-  PROGRAMS mlad mlactl mlad-tests gpu_kernels mla-bench mla_example_worker_cuda mla_example_worker_step
+  PROGRAMS mlad mlactl mlad-tests gpu_kernels gpu_race mla-bench mla_example_worker_cuda mla_example_worker_step
     mla_quickstart_worker
   FILES "${mlad_commit}" "${CMAKE_CURRENT_SOURCE_DIR}/unit/schema.golden"
   KERNELS ${MLAD_KERNEL_FILES} "${MLAD_KERNELS_DIR}/kernels.ini")

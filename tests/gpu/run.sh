@@ -4,12 +4,13 @@
 #     --quick          about a minute: the daemon, memory, a selection of the kernels
 #     --log FILE       the log; otherwise $OUT/gpu.log, or gpu.log here
 #     --time SECONDS   for all of it (480; with --quick 120): what does not fit fails with "no time left"
-#     --only SECTION   one of host kernels backend daemon mps examples sanitizer timing; may be given more than once
+#     --only SECTION   one of host kernels backend daemon mps examples sanitizer race timing; may be given more than once
 # Exit 0 when nothing failed, 1 when something did, 77 where there is no GPU. Goes on behind failures.
 #
 # host: suites that need no GPU, on this machine. kernels: libmla-kernels alone. backend: the conformance suite on the
 # CUDA backend. daemon: real daemons and worker processes, isolated. mps: the same under an MPS server of its own, which
-# is started here on a private pipe folder and ended here. sanitizer: compute-sanitizer on a short list of shapes.
+# is started here on a private pipe folder and ended here. sanitizer: compute-sanitizer on a short list of shapes. race:
+# which orders of accesses its racecheck understands. MLA_SANITIZER=program: another one than the machine's.
 set -u
 
 usage() {
@@ -266,17 +267,18 @@ examples() { # label
 
 section_examples() { examples examples; }
 
+find_sanitizer() { # label; sets program
+  for program in ${MLA_SANITIZER:-compute-sanitizer /usr/local/cuda/bin/compute-sanitizer}; do
+    ! command -v "$program" >/dev/null || return 0
+  done
+  skip "$1" "compute-sanitizer is not there"
+  return 1
+}
+
 # MLA_SANITIZER_OPTIONS: more options for compute-sanitizer, separated by blanks.
 section_sanitizer() {
-  local tool variant more program=
-  for program in compute-sanitizer /usr/local/cuda/bin/compute-sanitizer; do
-    command -v "$program" >/dev/null && break
-    program=
-  done
-  if [ -z "$program" ]; then
-    skip sanitizer "compute-sanitizer is not there"
-    return
-  fi
+  local tool variant more program
+  find_sanitizer sanitizer || return 0
   beside=2
   for variant in $("$dir/gpu_kernels" --variants | grep -v '^generic-compute_'); do # that is generic-sm_90a's source
     for tool in memcheck racecheck initcheck synccheck; do
@@ -288,6 +290,41 @@ section_sanitizer() {
     done
   done
   finish
+}
+
+# A kernel of gpu_race under racecheck: a line of what was expected and found, and whether that agrees. A race may read
+# any values, the others must not.
+racecheck() { # kernel, expected
+  local said hazards wrong found=clean
+  said=$("$program" --tool racecheck --racecheck-report all --print-limit 1000 "$dir/gpu_race" "$1" 2>&1)
+  printf '%s\n' "$said"
+  hazards=$(sed -n 's/.*RACECHECK SUMMARY: \([0-9]*\) hazard.*/\1/p' <<<"$said")
+  wrong=$(sed -n "s/^$1: //p" <<<"$said")
+  [ "${hazards:-0}" -eq 0 ] || found=reported
+  [ -n "$hazards" ] && [ -n "$wrong" ] || found="no answer"
+  printf 'racecheck of %-16s expected %-9s found %-9s RAW %d, WAR %d, WAW %d; %s\n' "$1" "$2," "$found:" \
+    "$(grep -c 'Potential RAW' <<<"$said")" "$(grep -c 'Potential WAR' <<<"$said")" \
+    "$(grep -c 'Potential WAW' <<<"$said")" "${wrong:-no values}"
+  [ "$2" = reported ] || [ "$wrong" = "0 wrong values" ] || return 1
+  [ "$found" != "no answer" ] && { [ "$2" = either ] || [ "$2" = "$found" ]; }
+}
+
+section_race() {
+  local kernel expected program id=$((runs + 1))
+  find_sanitizer race || return 0
+  export -f racecheck
+  export dir program
+  beside=4
+  start "race/plain" 20 "$dir/gpu_race"
+  "$dir/gpu_race" --list >"$work/races"
+  while read -r kernel expected; do
+    # shellcheck disable=SC2016 # expanded by that shell
+    start "race/$kernel" 60 bash -c 'racecheck "$@"' racecheck "$kernel" "$expected"
+  done <"$work/races"
+  finish
+  say "compute-sanitizer: $("$program" --version | grep -i '^version')"
+  sed 's/^/plain: /' "$work/$id.out" | tee -a "$log"
+  for ((id++; id <= runs; id++)); do tail -n 1 "$work/$id.out" | tee -a "$log"; done
 }
 
 section_timing() {
@@ -309,7 +346,7 @@ fi
 say "commit  $(cat "$dir/commit")"
 say "host    Linux $(uname -r), $(nproc) CPUs, $(sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release), $(ldd --version 2>&1 | head -n 1 | grep -o '[^ ]*$' | sed 's/^/glibc /')"
 
-sections="host kernels backend daemon mps examples sanitizer timing"
+sections="host kernels backend daemon mps examples sanitizer race timing"
 [ "$quick" -eq 0 ] || sections="kernels backend daemon examples"
 [ -z "$only" ] || sections=$only
 for section in $sections; do
