@@ -15,14 +15,14 @@
 #define SHAPES          3
 #define COLD_BYTES      (UINT64_C(150) << 20) /* as overhead's, and the next five */
 #define COPIES_MAX      64
-#define GRAPHS          5
+#define PACED_MS        100
 #define BLOCK_PAGES     512u
 #define WORKSPACE_BYTES (UINT64_C(256) << 20)
 #define CPUS_MAX        1024
 #define CPUS_LEAST      4
 #define ROUNDS_MAX      10000
 #define ROUNDS_A_SERIES 4  /* the series that say where time goes get one round of so many */
-#define BLOCKS          10 /* of the rounds: graphs are timed before each */
+#define BLOCKS          10 /* of the rounds: graphs are timed behind each */
 
 /* By the flags of a turn. */
 #define LIVE       0u
@@ -70,12 +70,12 @@ const char bench_launch_more[] =
     "\n"
     "p50_us is from before the first call of a launch until its end is seen, excess_us what that is more than "
     "kernel_us:\n"
-    "a launch of a graph of 20 or more, by overhead's method. in_a_row_us: as many on the stream, not in a graph.\n"
+    "a launch of a graph of 20 or more, at the same pace. in_a_row_us: as many on the stream, not in a graph.\n"
     "write_us, before that: the host writes the records. x_call_us: what calls take the host; wait_us: from the last\n"
     "one until the end is seen. timed_us: with events around copy and kernels, gpu_us between these. held_us: the\n"
     "stream waits until all is on it, so without the host's calls; held_gpu_us: the same with events, between these.\n"
     "All are medians but p99_us. \"as mlad\" is what mlad does when nothing runs: records with the launch where they\n"
-    "fit, else copied; block tables and status words in pinned memory; programmatic launches; a word as the end.\n";
+    "fit, else fetched; block tables and status words in pinned memory; programmatic launches; a word as the end.\n";
 
 /* ---- set-up ---- */
 
@@ -131,8 +131,10 @@ static void note_run(struct launch *l)
                l->pause_us);
     bench_note(l->report, "cold_l2", "launches rotate over 150 MiB of pages and more, but at most %u times the shape's",
                l->copies);
-    bench_note(l->report, "kernel_us",
-               "graphs of 20 launches and more over all of the pages, prepare, split-KV and reducer, not programmatic");
+    bench_note(
+        l->report, "kernel_us",
+        "prepare, split-KV and reducer, not programmatic, in graphs of 20 launches and more over all of the pages, "
+        "at the pace of launches as mlad makes them");
 }
 
 /* Where mlad's are pinned, by overhead. Threads that fill memory are through by now. */
@@ -180,48 +182,6 @@ static void close_shape(struct launch *l)
     work_close(&l->work);
 }
 
-/* ---- measuring ---- */
-
-static void pause_us(long us)
-{
-    uint64_t from = bench_now_ns();
-    while (bench_now_ns() - from < (uint64_t)us * 1000) {
-    }
-}
-
-static void measure_many(struct launch *l)
-{
-    struct times_options options = {.warmup_ms = 1};
-    struct timed timed = {.graph = l->graph, .launches = l->work.n_launches, .repeats = GRAPHS};
-    times_measure(&l->gpu, &timed, 1, &options);
-    l->kernel[l->n_blocks] = timed.us.median;
-    l->in_a_row[l->n_blocks++] = launch_in_a_row(&l->bed, l->work.n_launches);
-}
-
-static void measure(struct launch *l)
-{
-    long block = (l->rounds + BLOCKS - 1) / BLOCKS;
-    for (long round = 0; round < l->rounds; round++) {
-        if (round % block == 0) {
-            times_progress("%s: round %ld of %ld", l->work.shape->name, round + 1, l->rounds);
-            measure_many(l);
-        }
-        for (long k = 0; k < LAUNCH_HOWS; k++) {
-            long i = (round + k) % LAUNCH_HOWS;
-            for (unsigned s = 0; s < (round % ROUNDS_A_SERIES == 0 ? SERIES : LIVE + 1); s++) {
-                struct series *series = &l->series[i][s];
-                pause_us(l->pause_us);
-                launch_turn(&l->bed, &l->ways[i], s, &series->times[series->n++]);
-            }
-        }
-    }
-    measure_many(l);
-    times_progress_end();
-    launch_check_status(&l->bed);
-}
-
-/* ---- report ---- */
-
 /* Of a series' member at that offset. */
 static double percentile(const struct series *series, size_t offset, double p)
 {
@@ -234,6 +194,46 @@ static double percentile(const struct series *series, size_t offset, double p)
     return value;
 }
 #define MEDIAN(series, member) percentile((series), offsetof(struct launch_times, member), 50)
+
+/* ---- measuring ---- */
+
+static void pause_us(long us)
+{
+    uint64_t from = bench_now_ns();
+    while (bench_now_ns() - from < (uint64_t)us * 1000) {
+    }
+}
+
+/* At the pace of launches as mlad makes them, so that the card's clock is the same. */
+static void measure_many(struct launch *l)
+{
+    double period_us = MEDIAN(&l->series[0][LIVE], us) + (double)l->pause_us;
+    l->kernel[l->n_blocks] = times_paced(&l->gpu, l->graph, l->work.n_launches, period_us, PACED_MS);
+    l->in_a_row[l->n_blocks++] = launch_in_a_row(&l->bed, l->work.n_launches);
+}
+
+static void measure(struct launch *l)
+{
+    long block = (l->rounds + BLOCKS - 1) / BLOCKS;
+    for (long round = 0; round < l->rounds; round++) {
+        for (long k = 0; k < LAUNCH_HOWS; k++) {
+            long i = (round + k) % LAUNCH_HOWS;
+            for (unsigned s = 0; s < (round % ROUNDS_A_SERIES == 0 ? SERIES : LIVE + 1); s++) {
+                struct series *series = &l->series[i][s];
+                pause_us(l->pause_us);
+                launch_turn(&l->bed, &l->ways[i], s, &series->times[series->n++]);
+            }
+        }
+        if (round % block == block - 1 || round + 1 == l->rounds) {
+            times_progress("%s: round %ld of %ld", l->work.shape->name, round + 1, l->rounds);
+            measure_many(l);
+        }
+    }
+    times_progress_end();
+    launch_check_status(&l->bed);
+}
+
+/* ---- report ---- */
 
 static void report_way(struct launch *l, size_t i, double kernel, double in_a_row)
 {

@@ -13,6 +13,7 @@
 #define PROGRESS_EVERY_NS UINT64_C(200000000)
 #define POLL_NS           100000
 #define AHEAD             16 /* graphs that are queued; more would block in the launch */
+#define PACED_MAX         8192
 
 static bool progress_shown;
 
@@ -126,4 +127,31 @@ void times_measure(const struct gpu *gpu, struct timed *timed, size_t n, const s
     GPU(gpu, cuEventDestroy(start));
     free(slots);
     free(us);
+}
+
+double times_paced(const struct gpu *gpu, CUgraphExec graph, uint32_t launches, double period_us, double ms)
+{
+    double *us = gpu_array(PACED_MAX, sizeof *us);
+    size_t n = 0;
+    uint64_t start = bench_now_ns(), period = (uint64_t)(1e3 * period_us * launches), next = start;
+    CUevent from, to;
+    GPU(gpu, cuEventCreate(&from, CU_EVENT_DEFAULT));
+    GPU(gpu, cuEventCreate(&to, CU_EVENT_DEFAULT));
+    while (n < PACED_MAX && (n == 0 || 1e-6 * (double)(bench_now_ns() - start) < ms)) {
+        float took = 0;
+        while (bench_now_ns() < next) {
+        }
+        next = bench_now_ns() + period;
+        GPU(gpu, cuEventRecord(from, gpu->stream));
+        GPU(gpu, cuGraphLaunch(graph, gpu->stream));
+        GPU(gpu, cuEventRecord(to, gpu->stream));
+        GPU(gpu, cuStreamSynchronize(gpu->stream));
+        GPU(gpu, cuEventElapsedTime(&took, from, to));
+        us[n++] = 1e3 * (double)took / launches;
+    }
+    GPU(gpu, cuEventDestroy(from));
+    GPU(gpu, cuEventDestroy(to));
+    double median = bench_stats(us + n / 2, n - n / 2).median;
+    free(us);
+    return median;
 }

@@ -27,6 +27,12 @@ struct times_options {
 
 void times_measure(const struct gpu *gpu, struct timed *timed, size_t n, const struct times_options *options);
 
+/* Microseconds of one of the graph's launches, when the graph begins anew every launches * period_us, or at once where
+ * it takes longer: median of the second half of so many milliseconds. A card lowers its clock after some milliseconds
+ * of work, by how much of the time it works (B64 Q4 4K on an H200: 223 us rested, 247 without pauses), so what is
+ * compared with kernels by themselves is compared with kernels that leave it as much rest. */
+double times_paced(const struct gpu *gpu, CUgraphExec graph, uint32_t launches, double period_us, double ms);
+
 /* One line on stderr that the next one replaces, where that is a terminal. */
 void times_progress(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void times_progress_end(void);

@@ -18,6 +18,7 @@ struct crew_command {
     uint32_t daemon;    /* of those a member is connected to */
     uint32_t turns_max; /* 0: CREW_SAMPLES_MAX */
     uint64_t start_ns, end_ns;
+    double period_us; /* of commands that have a pace */
 };
 
 /* What a command came to; written by the member. */

@@ -1,5 +1,6 @@
 /* mla-bench overhead: what a client of mlad sees of a decode, against the time that the kernels take for it, which a
- * process of its own measures by the reference method. */
+ * process of its own measures: in graphs, at the pace of the client that spins, so that the card's clock is the same.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,13 +25,14 @@ struct overhead {
     struct served_config direct, client;
     struct bench_daemon daemons[MODES]; /* one that sleeps, one that spins */
     struct crew_member members[2];      /* the one that launches itself, the client */
-    struct serve_series kernel[SHAPES];
+    struct serve_series kernel[SHAPES], rested[SHAPES];
     double *us[SHAPES][MODES]; /* samples of all rounds */
     size_t n[SHAPES][MODES];
     struct serve_stages stages[SHAPES][MODES]; /* of all rounds */
 };
 
-static int keep(struct overhead *o, size_t shape, enum mode mode)
+/* p50_us: of this round. */
+static int keep(struct overhead *o, size_t shape, enum mode mode, double *p50_us)
 {
     double *us;
     size_t n = crew_samples(&o->members[1], 1, &us);
@@ -42,11 +44,12 @@ static int keep(struct overhead *o, size_t shape, enum mode mode)
     for (size_t i = 0; i < n; i++)
         all[o->n[shape][mode]++] = us[i];
     o->us[shape][mode] = all;
+    *p50_us = bench_stats(us, n).median;
     free(us);
     return 0;
 }
 
-static int run(struct overhead *o, uint32_t shape, enum mode mode)
+static int run(struct overhead *o, uint32_t shape, enum mode mode, double *p50_us)
 {
     const char *socket = o->daemons[mode].socket;
     struct crew_command command = {.op = SERVED_RUN, .which = shape, .daemon = mode, .turns_max = TURNS_OF_ROUND};
@@ -57,20 +60,34 @@ static int run(struct overhead *o, uint32_t shape, enum mode mode)
     sum->jobs += after.jobs - before.jobs;
     for (size_t i = 0; i < SERVE_STAGES; i++)
         sum->seconds[i] += after.seconds[i] - before.seconds[i];
-    return keep(o, shape, mode);
+    return keep(o, shape, mode, p50_us);
+}
+
+static int kernels(struct overhead *o, struct serve_series *series, struct crew_command command, long ms)
+{
+    if (crew_command(&o->members[0], 1, command, ms) != 0)
+        return -1;
+    serve_add(&series[command.which], o->members[0].result->value);
+    return 0;
 }
 
 static int measure(struct overhead *o)
 {
     for (long round = 0; round < o->serve.rounds; round++)
         for (uint32_t i = 0; i < SHAPES; i++) {
-            struct crew_command kernel = {.op = SERVED_KERNEL, .which = i, .turns_max = KERNEL_GRAPHS};
-            if (crew_command(&o->members[0], 1, kernel, 0) != 0)
+            struct crew_command rested = {.op = SERVED_KERNEL, .which = i, .turns_max = KERNEL_GRAPHS};
+            struct crew_command paced = {.op = SERVED_PACED, .which = i};
+            double p50_us[MODES];
+            if (kernels(o, o->rested, rested, 0) != 0)
                 return -1;
-            serve_add(&o->kernel[i], o->members[0].result->value);
-            for (int k = 0; k < MODES; k++)
-                if (run(o, i, (enum mode)((round + k) % MODES)) != 0)
+            for (int k = 0; k < MODES; k++) {
+                enum mode mode = (enum mode)((round + k) % MODES);
+                if (run(o, i, mode, &p50_us[mode]) != 0)
                     return -1;
+            }
+            paced.period_us = p50_us[SPINNING];
+            if (kernels(o, o->kernel, paced, o->serve.ms) != 0)
+                return -1;
         }
     return 0;
 }
@@ -93,7 +110,7 @@ static void report_stages(struct bench_row *row, const struct serve_stages *stag
 static void report_shape(struct overhead *o, size_t i)
 {
     const struct served_shape *shape = &o->client.shapes[i];
-    double kernel = serve_median(&o->kernel[i]);
+    double kernel = serve_median(&o->kernel[i]), rested = serve_median(&o->rested[i]);
     for (int mode = 0; mode < MODES; mode++) {
         struct bench_stats stats = bench_stats(o->us[i][mode], o->n[i][mode]);
         double p99 = bench_percentile(o->us[i][mode], o->n[i][mode], 99);
@@ -106,6 +123,7 @@ static void report_shape(struct overhead *o, size_t i)
         bench_cell(row, "q_len", shape->q_len, 0);
         bench_cell(row, "kv_len", shape->kv_len, 0);
         bench_cell(row, "kernel_us", kernel, 2);
+        bench_cell(row, "kernel_rested_us", rested, 2);
         bench_cell(row, "p50_us", stats.median, 2);
         bench_cell(row, "p99_us", p99, 2);
         bench_cell(row, "p99.9_us", bench_percentile(o->us[i][mode], o->n[i][mode], 99.9), 2);
@@ -176,7 +194,9 @@ int bench_overhead(int argc, char **argv, struct bench_report *report)
                    "means, from the point before: job checked, batch formed, planned, taken by the GPU thread, ...");
         bench_note(
             report, "kernel_us",
-            "graphs of 20 launches and more over all of the pages, prepare, split-KV and reducer, in another process");
+            "prepare, split-KV and reducer in graphs of 20 launches and more over all of the pages, in another "
+            "process, at the pace of the client that spins; rested: five such graphs in a row, which a card that "
+            "has rested runs at a higher clock");
         for (size_t i = 0; i < SHAPES; i++)
             report_shape(&o, i);
     }

@@ -80,6 +80,9 @@ static double kernel_us(struct served *s, const struct crew_command *command)
     struct times_options options = {.warmup_ms = 1};
     if (s->graphs[command->which] == NULL)
         s->graphs[command->which] = work_capture(work, TAP_ALL);
+    if (command->op == SERVED_PACED)
+        return times_paced(&s->gpu, s->graphs[command->which], work->n_launches, command->period_us,
+                           1e-6 * (double)(command->end_ns - command->start_ns));
     struct timed timed = {.graph = s->graphs[command->which],
                           .launches = work->n_launches,
                           .repeats = command->turns_max != 0 ? command->turns_max : 5};
@@ -179,7 +182,7 @@ int served_main(struct crew_side *side, const void *config)
     try_all(&s);
     while (crew_next(side, &command)) {
         s.command = &command;
-        if (command.op == SERVED_KERNEL)
+        if (command.op != SERVED_RUN)
             side->result->value = kernel_us(&s, &command);
         else
             crew_turns(side, &command, direct ? turn_launch : turn_decode, &s);

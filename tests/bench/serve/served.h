@@ -23,9 +23,10 @@ struct served_config {
     uint32_t heads;
 };
 
-/* RUN: decodes of shape `which`, by daemon number `daemon`. KERNEL, of those that launch themselves: value is the
- * median microseconds of a launch in graphs of several, by the reference method; turns_max: how many graphs. */
-enum served_op { SERVED_RUN = 1, SERVED_KERNEL };
+/* RUN: decodes of shape `which`, by daemon number `daemon`. Of those that launch themselves KERNEL: value is the median
+ * microseconds of a launch in graphs of several, by the reference method; turns_max: how many graphs. PACED: the same
+ * when one launch begins every period_us (times_paced()), from start_ns to end_ns. */
+enum served_op { SERVED_RUN = 1, SERVED_KERNEL, SERVED_PACED };
 
 int served_main(struct crew_side *side, const void *config);
 
