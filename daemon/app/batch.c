@@ -106,8 +106,6 @@ static int make_plan(struct app *app, struct app_batch *b, struct app_job *const
     struct plan_request request = batch_request(app);
     if (!describe(app, b, jobs, n_jobs, n_seqs, &request))
         return -ENOMEM;
-    be_fit(&app->be, &request);
-    b->resident_units = request.device.resident_units;
     plans_let_go(b);
     return plans_get(app, b, &request);
 }

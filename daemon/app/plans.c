@@ -98,7 +98,7 @@ static uint64_t mix(uint64_t hash, uint64_t value)
 
 static uint64_t hash_of(const struct plan_request *r)
 {
-    uint64_t hash = mix(mix(mix(r->heads, r->n_jobs), r->n_seqs), r->device.rows_per_unit);
+    uint64_t hash = mix(mix(r->heads, r->n_jobs), r->n_seqs);
     for (uint32_t j = 0; j < r->n_jobs; j++) {
         const struct plan_job *job = &r->jobs[j];
         hash = mix(hash, (uint64_t)job->n_seqs << 32 | job->mask << 1 | job->batch_invariant);
@@ -115,12 +115,11 @@ static bool same_job(const struct plan_job *a, const struct plan_job *b)
            a->batch_invariant == b->batch_invariant && a->skip_rows == b->skip_rows && a->n_rows == b->n_rows;
 }
 
-/* Device and costs are the same for all with as many rows to a unit; the policy may have been configured anew. */
+/* Kernels, costs and workspace follow from the jobs; the policy may have been configured anew. */
 static bool is_of(const struct app_plan *p, uint64_t hash, const struct plan_request *r)
 {
     if (p->id == 0 || p->hash != hash || p->heads != r->heads || p->policy != r->policy || p->n_jobs != r->n_jobs ||
-        p->n_seqs != r->n_seqs || p->workspace_bytes_max != r->workspace_bytes_max ||
-        p->plan.rows_per_unit != r->device.rows_per_unit)
+        p->n_seqs != r->n_seqs)
         return false;
     for (uint32_t j = 0; j < r->n_jobs; j++)
         if (!same_job(&p->jobs[j], &r->jobs[j]))
@@ -168,7 +167,7 @@ static bool note(struct app_plan *p, uint64_t hash, const struct plan_request *r
     p->policy = r->policy;
     p->n_jobs = r->n_jobs;
     p->n_seqs = r->n_seqs;
-    p->workspace_bytes_max = r->workspace_bytes_max;
+    p->resident_units = r->device.resident_units;
     return true;
 }
 
@@ -178,13 +177,11 @@ static void take(struct app *app, struct app_batch *b, struct app_plan *p)
     p->uses++;
     b->kept = p;
     b->plan = p->plan;
+    b->resident_units = p->resident_units;
 }
 
 int plans_get(struct app *app, struct app_batch *b, struct plan_request *request)
 {
-    int r = be_workspace_for(&app->be, request, &request->workspace_bytes_max);
-    if (r != 0)
-        return r;
     uint64_t hash = hash_of(request);
     for (unsigned i = 0; i < APP_PLANS; i++) {
         if (is_of(&app->plans[i], hash, request)) {
@@ -192,11 +189,15 @@ int plans_get(struct app *app, struct app_batch *b, struct plan_request *request
             return 0;
         }
     }
+    be_fit(&app->be, request);
     struct plan_capacity capacity;
-    r = plan_bound(request, &capacity);
+    int r = be_workspace_for(&app->be, request, &request->workspace_bytes_max);
+    if (r == 0)
+        r = plan_bound(request, &capacity);
     if (r != 0)
         return r;
     if (capacity.items > KEPT_ITEMS_MAX) {
+        b->resident_units = request->device.resident_units;
         b->plan.capacity = capacity;
         return build(app, b, request, &b->large, &b->plan);
     }

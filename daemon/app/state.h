@@ -226,7 +226,7 @@ struct app_plan {
     uint64_t hash;
     uint32_t heads, n_jobs, n_seqs;
     enum plan_policy policy;
-    uint64_t workspace_bytes_max;
+    uint32_t resident_units; /* of the kernels that it is for */
     struct plan_job *jobs;
     size_t jobs_cap;
     struct plan_seq *seqs;
@@ -239,7 +239,7 @@ struct app_batch {
     struct sched_batch *sched;
     struct plan plan;        /* its arrays are those of kept, or large */
     struct app_plan *kept;   /* NULL: too large for that, or none */
-    uint32_t resident_units; /* of what the plan is for */
+    uint32_t resident_units; /* of the kernels that the plan is for */
     struct app_plan_buffers large;
     struct app_buffer jobs, seqs, status; /* backend host memory */
     void *scratch;
@@ -465,8 +465,8 @@ void job_index(struct app_job *job);
 void job_unindex(struct app_job *job); /* nothing when it is not there */
 
 /* ---- plans.c ---- */
-/* A plan of the request, but for its workspace_bytes_max, to b->plan; kept until plans_let_go(). 0, or -errno as
- * plan_build() and be_workspace_for(). */
+/* A plan of the request, whose kernels and workspace_bytes_max are found here, to b->plan; kept until plans_let_go().
+ * 0, or -errno as plan_build() and be_workspace_for(). */
 int plans_get(struct app *app, struct app_batch *b, struct plan_request *request);
 void plans_let_go(struct app_batch *b); /* nothing when it has none */
 void plans_free(struct app *app);
