@@ -60,6 +60,9 @@ uint64_t kernels_units_max(const struct mla_kernels *k, const struct plan_reques
 uint64_t kernels_units_of_plan(const struct mla_kernels *k, const struct plan *plan)
 {
     uint64_t units = 0;
+    if (plan->rows_per_unit == k->section.rows_per_unit && plan->item_units != 0)
+        return plan->item_units;
+    /* Made for other kernels, or not by plan_build(). */
     for (uint32_t i = 0; i < plan->n_items; i++)
         units += kernels_units_of_rows(k, plan->tiles[plan->items[i].tile].rows);
     return units;
