@@ -71,38 +71,37 @@ START_TEST(calls_of_a_launch)
 }
 END_TEST
 
-/* The fourth launch of the same records in a slot makes a graph of it: one call for the copy and the kernels. Another
- * plan there lets go of it, and what a driver does not take in a graph goes without. */
+/* The fourth launch of the same records from one place is one as a graph, in which the records, which differ, are
+ * fetched. One behind the other all have the same place. Another shape there lets go of it, and what a driver does not
+ * take in a graph goes without. Otherwise it takes more of them. */
 START_TEST(launches_as_graphs)
 {
-    const uint32_t slots = 8, makes = 3 * slots, is = 4 * slots;
-    ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", "1", 1), 0);
+    enum { MAKES = 3, OTHER = 8, AGAIN = OTHER + 1 + MAKES, N = AGAIN + 4 };
+    const bool soon = _i != 2, refused = _i == 1;
+    ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", soon ? "1" : "", 1), 0);
     struct rig rig = cuda_rig();
     struct dc *c = new_case(&rig, 1), *other = dc_new(&rig);
     struct mla_fake_report after;
     dc_add(other, &(struct dc_shape){.heads = 8, .n_seqs = 1, .seqs = SEQS({1, 500}), .seed = 3});
     dc_plan(other);
     other->batch.plan_id = 2;
-    if (_i == 1)
+    if (refused)
         ck_assert(cuda_fake_rules("cuGraphInstantiate=fail NOT_SUPPORTED"));
-    for (uint32_t i = 0; i < 6 * slots; i++) {
-        bool timed = i % 16 < 2, graph = _i == 0 && i >= is;
+    for (uint32_t i = 0; i < N; i++) {
+        bool timed = i % 16 < 2, graph = soon && !refused && i >= MAKES && i != OTHER && (i < OTHER || i >= AGAIN);
         ck_assert(cuda_fake_report(&before));
-        dc_run(i == 5 * slots ? other : c);
+        dc_run(i == OTHER ? other : c);
         ck_assert(cuda_fake_report(&after));
-        if (i % 6 == 0 || i >= makes)
-            dc_check_all(i == 5 * slots ? other : c);
-        if (i == 5 * slots)
-            graph = false;
-        ck_assert_uint_eq(calls(&after, MLA_FAKE_cuGraphInstantiate),
-                          (_i == 0 && i >= makes && i < is) || (_i == 1 && i == makes));
-        if (i >= is) {
-            ck_assert_uint_eq(calls(&after, MLA_FAKE_cuGraphLaunch), graph);
-            ck_assert_uint_eq(calls(&after, MLA_FAKE_cuLaunchKernelEx), graph ? 0 : 3);
-            ck_assert_uint_eq(calls(&after, MLA_FAKE_cuMemcpyHtoDAsync), graph ? 0 : 1);
-            if (graph)
-                ck_assert_uint_eq(all_calls(&after), timed ? 5 : 2);
-        }
+        dc_check_all(i == OTHER ? other : c);
+        ck_assert_uint_eq(calls(&after, MLA_FAKE_cuGraphInstantiate), soon && (i == MAKES || (i == AGAIN && !refused)));
+        ck_assert_uint_eq(calls(&after, MLA_FAKE_cuGraphLaunch), graph);
+        if (i == MAKES || i == AGAIN) /* captured */
+            continue;
+        ck_assert_uint_eq(calls(&after, MLA_FAKE_cuLaunchKernelEx), graph ? 0 : 3);
+        ck_assert_uint_eq(calls(&after, MLA_FAKE_cuMemcpyHtoDAsync), 0);
+        ck_assert_uint_eq(after.inline_bytes - before.inline_bytes, graph ? 0 : 4096);
+        if (graph)
+            ck_assert_uint_eq(all_calls(&after), timed ? 5 : 2);
     }
     dc_free(c);
     dc_free(other);
@@ -153,6 +152,6 @@ MLA_SUITE(be_cuda_calls)
 {
     TCase *tc = mla_tcase(suite, "calls");
     tcase_add_loop_test(tc, calls_of_a_launch, 0, 3);
-    tcase_add_loop_test(tc, launches_as_graphs, 0, 2);
+    tcase_add_loop_test(tc, launches_as_graphs, 0, 3);
     tcase_add_test(tc, gaps_and_plans);
 }

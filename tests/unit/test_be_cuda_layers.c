@@ -60,7 +60,7 @@ START_TEST(layers_become_graphs)
 {
     const uint32_t most = BE_STEPS_BATCHES * (AFTER + 1) / (LAYERS - 1) + 1;
     uint32_t rounds = 0, after = 0;
-    cu_graph_steps_after = AFTER;
+    cu_graph_after = AFTER;
     ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", "", 1), 0);
     struct rig rig = step_rig();
     struct stepper s;

@@ -7,9 +7,11 @@
  * copy has not ended. Environment, for measuring: MLA_CUDA_BLOB=copied copies them in any case, =inline lets the kernel
  * bring them when another runs, too; =pinned lets kernels read them in pinned host memory, but for very large ones;
  * =pageable copies them from pageable memory. MLA_CUDA_PLAIN_LAUNCHES=1: no kernel begins before the one in front of it
- * has ended. MLA_CUDA_GRAPHS=1: batches that come again with the same plan, with nothing running, go as graphs, in one
- * call of the driver, as layers of steps do when their plan stays; and layers do so sooner. =0: neither do.
- * tests/README.md has what these do to times on a GPU.
+ * has ended.
+ *
+ * Batches that come again and again with nothing running, from the same place and with as many records, go as graphs,
+ * in one call of the driver, as layers of steps do. MLA_CUDA_GRAPHS=1: they do so sooner; =0: never. tests/README.md
+ * has what these do to times on a GPU.
  */
 #ifndef MLA_DAEMON_BACKEND_CUDA_CUDA_H
 #define MLA_DAEMON_BACKEND_CUDA_CUDA_H

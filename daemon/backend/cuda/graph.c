@@ -1,6 +1,6 @@
-/* Launches that come again and again as graphs: one call of the driver instead of four.
+/* Launches that come again and again as graphs: one call of the driver instead of three or four.
  *
- * A launch is told by its record (addresses and counts) and the copy in front of it; what they point to may change.
+ * A launch is told by its record (addresses and counts) and by how its records get there; what these say may change.
  * When the same has come so often to a place its records are written to that what a capture costs has been earned back
  * before it would be again, it is captured; another one there lets go of the graph.
  */
@@ -8,13 +8,14 @@
 
 #include "daemon/backend/cuda/gpu.h"
 
-_Atomic uint32_t cu_graph_steps_after = 64;
+_Atomic uint32_t cu_graph_after = 64;
 
 static bool is_of(const struct cu_graph *graph, const struct mla_kernels *kernels,
                   const struct mla_kernels_launch *launch, const struct cu_copy *copy)
 {
     return graph->kernels == kernels && memcmp(&graph->launch, launch, sizeof *launch) == 0 &&
-           graph->copy.to == copy->to && graph->copy.from == copy->from && graph->copy.bytes == copy->bytes;
+           graph->copy.to == copy->to && graph->copy.from == copy->from && graph->copy.bytes == copy->bytes &&
+           graph->copy.with_launch == copy->with_launch;
 }
 
 void cu_graph_close(struct backend *be, struct cu_graph *graph)
@@ -28,11 +29,15 @@ static CUresult put(struct backend *be, const struct mla_kernels *kernels, const
                     const struct cu_copy *copy)
 {
     CUresult r = CUDA_SUCCESS;
-    if (copy->bytes != 0)
+    if (copy->bytes != 0 && !copy->with_launch)
         r = be->cu.cuMemcpyHtoDAsync(copy->to, copy->from, copy->bytes, be->stream);
-    if (r == CUDA_SUCCESS && mla_kernels_launch(kernels, be->stream, launch, &r) != 0 && r == CUDA_SUCCESS)
-        r = CUDA_ERROR_INVALID_VALUE;
-    return r;
+    if (r != CUDA_SUCCESS)
+        return r;
+    /* Fetched, however few they are: a parameter would stay what it is now. */
+    int rc = copy->with_launch
+                 ? mla_kernels_launch_fetch(kernels, be->stream, launch, copy->from_device, copy->bytes, &r)
+                 : mla_kernels_launch(kernels, be->stream, launch, &r);
+    return rc != 0 && r == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : r;
 }
 
 /* Whatever a driver does not take in a graph goes without, from then on. */
@@ -63,7 +68,7 @@ static void capture(struct backend *be, struct cu_graph *graph)
 bool cu_graph_ready(struct backend *be, struct cu_graph *graph, const struct mla_kernels *kernels,
                     const struct mla_kernels_launch *launch, const struct cu_copy *copy)
 {
-    uint32_t after = be->options.graphs == CU_GRAPHS_ALL ? CU_GRAPH_AFTER : cu_graph_steps_after;
+    uint32_t after = be->options.graphs == CU_GRAPHS_SOON ? CU_GRAPH_SOON : cu_graph_after;
     if (be->options.graphs == CU_GRAPHS_NONE)
         return false;
     if (!is_of(graph, kernels, launch, copy)) {

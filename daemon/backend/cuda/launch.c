@@ -268,7 +268,7 @@ static bool put_slot_records(struct backend *be, struct cu_slot *slot, struct ml
     if (!put_blob(be, slot->request->batch, slot, launch, copy))
         return false;
     /* Nothing runs, so it matters when this one begins. */
-    if (copy->bytes != 0 && be->options.graphs == CU_GRAPHS_ALL && is_graph(be, slot, launch, copy, &slot->graph))
+    if (copy->bytes != 0 && is_graph(be, slot, launch, copy, &slot->graph))
         *graph = &slot->graph;
     return true;
 }
@@ -405,6 +405,9 @@ static void begin_abort(struct backend *be, struct cu_slot *slot)
 
 void cu_begin(struct backend *be, struct be_request *request)
 {
+    /* One after the other they all have the first one, whose records and graph the next can go on with. */
+    if (be->n_slots == 0)
+        be->first_slot = 0;
     struct cu_slot *slot = &be->slots[(be->first_slot + be->n_slots) % CU_SLOTS];
     slot->request = request;
     slot->on_stream = false;
