@@ -74,7 +74,8 @@ uint64_t kernels_units_of_plan(const struct mla_kernels *kernels, const struct p
 uint64_t kernels_units_max(const struct mla_kernels *kernels, const struct plan_request *request, uint32_t items);
 
 /* Bytes of the sections in a blob; 0 without a prepare kernel. */
-size_t kernels_more_bytes(const struct mla_kernels *kernels, uint64_t units, uint32_t n_jobs, uint32_t n_seqs);
+size_t kernels_more_bytes(const struct mla_kernels *kernels, uint64_t units, uint32_t n_reduces, uint32_t n_jobs,
+                          uint32_t n_seqs);
 
 /* mla_kernels_more_write() */
 int kernels_more_write(struct mla_kernels *k, const struct plan *plan, const struct mla_abi_job *jobs, uint32_t n_jobs,

@@ -7,7 +7,7 @@
 
 #define BLOB_ALIGN 64u
 
-_Static_assert(sizeof(struct mla_sm90_fetch) == 144, "behind it the blob, in vectors of 16 bytes");
+_Static_assert(sizeof(struct mla_sm90_fetch) == 160, "behind it the blob, in vectors of 16 bytes");
 
 /* Places of the sections in a blob. */
 struct blob_layout {
@@ -44,7 +44,7 @@ static struct blob_layout lay_out(const struct mla_kernels *k, const struct blob
     l.seqs = place(&at, n->seqs, sizeof(struct mla_abi_seq));
     l.tiles = place(&at, n->tiles, sizeof(struct mla_abi_tile));
     l.reduces = place(&at, n->reduces, sizeof(struct mla_abi_reduce));
-    l.more = place(&at, 1, kernels_more_bytes(k, n->units, n->jobs, n->seqs));
+    l.more = place(&at, 1, kernels_more_bytes(k, n->units, n->reduces, n->jobs, n->seqs));
     l.items = place(&at, n->items, sizeof(struct mla_abi_item)); /* last: see needed_bytes() */
     l.bytes = at;
     return l;

@@ -146,7 +146,7 @@ int mla_kernels_launch(const struct mla_kernels *kernels, CUstream stream, const
 /* The same for a launch of mla_kernels_blob_write() whose blob has not been copied: the prepare kernel has it in its
  * parameter and brings it to the address that it was written for. The blob is free again when the call returns. In a
  * graph it stays what it is now. -EINVAL unless mla_kernels_takes_blob(): kernels with a prepare kernel, and a blob of
- * at most 3,952 bytes, which the plan's items do not count for. blob_bytes: mla_kernels_blob_bytes(). */
+ * at most 3,936 bytes, which the plan's items do not count for. blob_bytes: mla_kernels_blob_bytes(). */
 bool mla_kernels_takes_blob(const struct mla_kernels *kernels, const struct mla_kernels_launch *launch,
                             size_t blob_bytes);
 int mla_kernels_launch_blob(const struct mla_kernels *kernels, CUstream stream, const struct mla_kernels_launch *launch,

@@ -9,6 +9,7 @@
 #define CLUSTERS_MAX  1024u
 
 _Static_assert(sizeof(struct mla_sm90_unit) == 160, "read in vectors of 16 bytes");
+_Static_assert(sizeof(struct mla_sm90_reduce) == 96, "the same");
 _Static_assert(sizeof(struct mla_sm90_part) == 32 && sizeof(struct mla_sm90_seq) == 240, "the same");
 _Static_assert(MLA_SM90_MAP_BYTES == 2 * MAP_BYTES, "latent boxes and rope boxes");
 _Static_assert(sizeof(struct mla_sm90_launch) <= sizeof(struct mla_kernels_launch), "more[]");
@@ -27,10 +28,12 @@ struct more_layout {
     uint64_t seqs;
     uint64_t parts;
     uint64_t lists;
+    uint64_t reduces;
     uint64_t bytes;
 };
 
-static struct more_layout lay_out_more(const struct mla_kernels *k, uint64_t units, uint32_t n_jobs, uint32_t n_seqs)
+static struct more_layout lay_out_more(const struct mla_kernels *k, uint64_t units, uint32_t n_reduces, uint32_t n_jobs,
+                                       uint32_t n_seqs)
 {
     struct more_layout l;
     uint64_t at = 0;
@@ -38,6 +41,7 @@ static struct more_layout lay_out_more(const struct mla_kernels *k, uint64_t uni
     l.seqs = place(&at, n_seqs, sizeof(struct mla_sm90_seq), 64);
     l.parts = place(&at, units, sizeof(struct mla_sm90_part), 64);
     l.lists = place(&at, (uint64_t)k->facts.device.resident_units + 1, sizeof(uint32_t), 64);
+    l.reduces = place(&at, n_reduces, sizeof(struct mla_sm90_reduce), 64);
     l.bytes = at;
     return l;
 }
@@ -140,14 +144,15 @@ uint64_t mla_kernels_scratch_bytes_max(const struct mla_kernels *k, const struct
     return scratch == 0 ? 0 : scratch + SCRATCH_ALIGN;
 }
 
-size_t kernels_more_bytes(const struct mla_kernels *k, uint64_t units, uint32_t n_jobs, uint32_t n_seqs)
+size_t kernels_more_bytes(const struct mla_kernels *k, uint64_t units, uint32_t n_reduces, uint32_t n_jobs,
+                          uint32_t n_seqs)
 {
-    return kernels_have_units(k) ? (size_t)lay_out_more(k, units, n_jobs, n_seqs).bytes : 0;
+    return kernels_have_units(k) ? (size_t)lay_out_more(k, units, n_reduces, n_jobs, n_seqs).bytes : 0;
 }
 
 size_t mla_kernels_more_bytes(const struct mla_kernels *k, const struct plan *plan, uint32_t n_jobs, uint32_t n_seqs)
 {
-    return kernels_more_bytes(k, kernels_units_of_plan(k, plan), n_jobs, n_seqs);
+    return kernels_more_bytes(k, kernels_units_of_plan(k, plan), plan->n_reduces, n_jobs, n_seqs);
 }
 
 uint32_t kernels_clusters_of_units(const struct mla_kernels *k, uint64_t units)
@@ -344,6 +349,33 @@ static void write_parts(const struct mla_kernels *k, const struct plan *plan, ui
     }
 }
 
+/* records: of the sequences, written before. */
+static void write_reduces(const struct plan *plan, const struct mla_abi_job *jobs, const struct mla_abi_seq *seqs,
+                          const struct mla_sm90_seq *records, struct mla_sm90_reduce *to)
+{
+    for (uint32_t i = 0; i < plan->n_reduces; i++) {
+        const struct mla_abi_reduce *reduce = &plan->reduces[i];
+        const struct mla_abi_tile *tile = &plan->tiles[reduce->tile];
+        const struct mla_abi_job *job = &jobs[seqs[tile->seq].job];
+        const struct mla_sm90_unit *unit = &records[tile->seq].unit;
+        to[i] = (struct mla_sm90_reduce){.partial_row = reduce->partial_row,
+                                         .n_partials = reduce->n_partials,
+                                         .rows = reduce->rows,
+                                         .first_row = tile->first_row,
+                                         .out = unit->out,
+                                         .out_token = unit->out_token,
+                                         .out_head = unit->out_head,
+                                         .lse = unit->lse,
+                                         .lse_token = unit->lse_token,
+                                         .lse_head = unit->lse_head,
+                                         .heads = job->heads,
+                                         .out_type = job->out_type,
+                                         .kv_scale = job->kv_scale,
+                                         .inv_out_scale = job->inv_out_scale,
+                                         .seq = tile->seq};
+    }
+}
+
 /* again: the plan's sections are there already, and what the records of sequences have of them. */
 int kernels_more_write(struct mla_kernels *k, const struct plan *plan, const struct mla_abi_job *jobs, uint32_t n_jobs,
                        const struct mla_abi_seq *seqs, uint32_t n_seqs, void *more, uint64_t address,
@@ -353,7 +385,7 @@ int kernels_more_write(struct mla_kernels *k, const struct plan *plan, const str
     if (!kernels_have_units(k))
         return 0;
     uint64_t units = kernels_units_of_plan(k, plan), pages = 0, tokens = 0;
-    struct more_layout l = lay_out_more(k, units, n_jobs, n_seqs);
+    struct more_layout l = lay_out_more(k, units, plan->n_reduces, n_jobs, n_seqs);
     for (uint32_t s = 0; s < n_seqs; s++) {
         pages += pages_of(seqs[s].kv_len_max);
         tokens += seqs[s].q_len;
@@ -390,6 +422,7 @@ int kernels_more_write(struct mla_kernels *k, const struct plan *plan, const str
         write_parts(k, plan, n_seqs, n_clusters, lists, records,
                     (struct mla_sm90_part *)(void *)((char *)more + l.parts), address + l.parts);
     }
+    write_reduces(plan, jobs, seqs, records, (struct mla_sm90_reduce *)(void *)((char *)more + l.reduces));
     struct mla_sm90_launch mine = {
         .abi = launch->abi,
         .seqs = address + l.seqs,
@@ -398,6 +431,7 @@ int kernels_more_write(struct mla_kernels *k, const struct plan *plan, const str
         .sums = at + scratch.sums,
         .faults = at + scratch.faults,
         .n_units = (uint32_t)units,
+        .reduces = address + l.reduces,
     };
     memcpy(launch, &mine, sizeof mine);
     return 0;

@@ -108,30 +108,100 @@ __device__ __forceinline__ void copy_status(const mla_abi_launch &launch, uint32
         reinterpret_cast<uint64_t *>(job.user_status)[s] = reinterpret_cast<const uint64_t *>(job.status)[s];
 }
 
-/* In one load: what follows from a part of it would wait for another. */
-__device__ __forceinline__ mla_abi_reduce read_reduce(const mla_abi_launch &launch, uint32_t index)
-{
-    uint4 v = record<uint4>(launch.reduces, index);
-    return {v.x, v.y, v.z, v.w};
-}
+/* What a CTA has of its tile. partials() and output() are asked for in this order. */
+struct AbiTile {
+    const mla_abi_launch &launch;
+    mla_abi_reduce reduce;
 
-/* faults: of the launch's sequences, or 0: in the status words of their jobs. */
-__device__ __forceinline__ Output find_output(const mla_abi_launch &launch, uint64_t faults,
-                                              const mla_abi_reduce &reduce)
-{
-    const mla_abi_tile &tile = record<mla_abi_tile>(launch.tiles, reduce.tile);
-    const mla_abi_seq &seq = record<mla_abi_seq>(launch.seqs, tile.seq);
-    const mla_abi_job &job = record<mla_abi_job>(launch.jobs, seq.job);
-    uint32_t s = tile.seq - job.first_seq;
-    Output to;
-    to.o = Rows(job.o, s, seq.first_token);
-    to.lse = Rows(job.lse, s, seq.first_token);
-    to.first_row = tile.first_row;
-    to.heads = job.heads;
-    to.elements = Elements(job);
-    to.fault = (faults != 0 ? record<uint64_t>(faults, tile.seq) : record<uint64_t>(job.status, s)) != 0;
-    return to;
-}
+    /* In one load: what follows from a part of it would wait for another. */
+    __device__ __forceinline__ AbiTile(const mla_abi_launch &of, uint32_t index) : launch(of)
+    {
+        uint4 v = record<uint4>(launch.reduces, index);
+        reduce = {v.x, v.y, v.z, v.w};
+    }
+    __device__ __forceinline__ const mla_abi_launch &abi() const
+    {
+        return launch;
+    }
+    __device__ __forceinline__ uint32_t partial_row() const
+    {
+        return reduce.partial_row;
+    }
+    __device__ __forceinline__ uint32_t n_partials() const
+    {
+        return reduce.n_partials;
+    }
+    __device__ __forceinline__ uint32_t rows() const
+    {
+        return reduce.rows;
+    }
+    /* One load after the other, while the first partials are on their way. */
+    __device__ __forceinline__ Output output() const
+    {
+        const mla_abi_tile &tile = record<mla_abi_tile>(launch.tiles, reduce.tile);
+        const mla_abi_seq &seq = record<mla_abi_seq>(launch.seqs, tile.seq);
+        const mla_abi_job &job = record<mla_abi_job>(launch.jobs, seq.job);
+        uint32_t s = tile.seq - job.first_seq;
+        Output to;
+        to.o = Rows(job.o, s, seq.first_token);
+        to.lse = Rows(job.lse, s, seq.first_token);
+        to.first_row = tile.first_row;
+        to.heads = job.heads;
+        to.elements = Elements(job);
+        to.fault = record<uint64_t>(job.status, s) != 0;
+        return to;
+    }
+};
+
+/* All in one record. */
+struct Sm90Tile {
+    const mla_sm90_launch &launch;
+    union {
+        mla_sm90_reduce reduce;
+        uint4 vectors[sizeof(mla_sm90_reduce) / sizeof(uint4)];
+    };
+
+    __device__ __forceinline__ Sm90Tile(const mla_sm90_launch &of, uint32_t index) : launch(of)
+    {
+        const uint4 *from = reinterpret_cast<const uint4 *>(&record<mla_sm90_reduce>(launch.reduces, index));
+#pragma unroll
+        for (uint32_t i = 0; i < sizeof(vectors) / sizeof(uint4); i++)
+            vectors[i] = from[i];
+    }
+    __device__ __forceinline__ const mla_abi_launch &abi() const
+    {
+        return launch.abi;
+    }
+    __device__ __forceinline__ uint32_t partial_row() const
+    {
+        return reduce.partial_row;
+    }
+    __device__ __forceinline__ uint32_t n_partials() const
+    {
+        return reduce.n_partials;
+    }
+    __device__ __forceinline__ uint32_t rows() const
+    {
+        return reduce.rows;
+    }
+    __device__ __forceinline__ Output output() const
+    {
+        Output to;
+        to.o.base = reduce.out;
+        to.o.token = reduce.out_token;
+        to.o.head = reduce.out_head;
+        to.lse.base = reduce.lse;
+        to.lse.token = reduce.lse_token;
+        to.lse.head = reduce.lse_head;
+        to.first_row = reduce.first_row;
+        to.heads = reduce.heads;
+        to.elements.type = reduce.out_type;
+        to.elements.kv_scale = reduce.kv_scale;
+        to.elements.inv_out_scale = reduce.inv_out_scale;
+        to.fault = record<uint64_t>(launch.faults, reduce.seq) != 0;
+        return to;
+    }
+};
 
 /* Partials of a row, the lane's columns of one half of them. */
 template <class Format> struct Partials {
@@ -142,13 +212,13 @@ template <class Format> struct Partials {
     uint32_t rows; /* of the tile: rows between two partials */
     uint32_t n;
 
-    __device__ __forceinline__ Partials(const mla_abi_launch &launch, const mla_abi_reduce &reduce, uint32_t row,
-                                        uint32_t half)
-        : rows(reduce.rows), n(reduce.n_partials)
+    template <class Tile>
+    __device__ __forceinline__ Partials(const Tile &tile, uint32_t row, uint32_t half)
+        : rows(tile.rows()), n(tile.n_partials())
     {
-        uint64_t first = static_cast<uint64_t>(reduce.partial_row) + row;
-        o = launch.partial_o + (first * MLA_ABI_V_DIM + half * kHalf) * Format::bytes;
-        lse = reinterpret_cast<const float *>(launch.partial_lse) + first;
+        uint64_t first = static_cast<uint64_t>(tile.partial_row()) + row;
+        o = tile.abi().partial_o + (first * MLA_ABI_V_DIM + half * kHalf) * Format::bytes;
+        lse = reinterpret_cast<const float *>(tile.abi().partial_lse) + first;
     }
 
     __device__ __forceinline__ float lse_of(uint32_t i) const
@@ -258,26 +328,19 @@ __device__ __forceinline__ void write_row(const Output &to, uint32_t row, uint32
         *reinterpret_cast<float *>(to.lse.at(token, head)) = lse;
 }
 
-template <class Format> __device__ __forceinline__ void reduce(const mla_abi_launch &launch, uint64_t faults)
+template <class Format, class Tile> __device__ __forceinline__ void reduce(const Tile &tile)
 {
-    grid_wait();
-    if (blockIdx.x >= launch.n_reduces) {
-        if (blockIdx.y == 0)
-            copy_status(launch, (blockIdx.x - launch.n_reduces) * kThreads + threadIdx.x);
-        return;
-    }
-    mla_abi_reduce reduce = read_reduce(launch, blockIdx.x);
     uint32_t warp = threadIdx.x / 32, half = warp % 2;
     Output to;
     bool found = false;
 #pragma unroll 1
-    for (uint32_t row = blockIdx.y * kRowsAtOnce + warp / 2; row < reduce.rows; row += gridDim.y * kRowsAtOnce) {
-        Partials<Format> p(launch, reduce, row, half);
+    for (uint32_t row = blockIdx.y * kRowsAtOnce + warp / 2; row < tile.rows(); row += gridDim.y * kRowsAtOnce) {
+        Partials<Format> p(tile, row, half);
         typename Format::Columns v[Format::in_flight];
         float mine = p.lse_of(threadIdx.x % 32);
         p.load(0, v);
-        if (!found) /* one load after the other, while those are on their way */
-            to = find_output(launch, faults, reduce);
+        if (!found)
+            to = tile.output();
         found = true;
         if (to.fault)
             return;
@@ -289,13 +352,19 @@ template <class Format> __device__ __forceinline__ void reduce(const mla_abi_lau
 
 } // namespace mla
 
-/* Of partials in f32; in f16, behind the prepare kernel of sm90. */
+/* Of partials in f32. */
 extern "C" __global__ void __launch_bounds__(128, 6) mla_reduce(const __grid_constant__ mla_abi_launch launch)
 {
-    mla::reduce<mla::InF32>(launch, 0);
+    mla::grid_wait();
+    if (blockIdx.x < launch.n_reduces)
+        mla::reduce<mla::InF32>(mla::AbiTile(launch, blockIdx.x));
+    else if (blockIdx.y == 0)
+        mla::copy_status(launch, (blockIdx.x - launch.n_reduces) * mla::kThreads + threadIdx.x);
 }
 
+/* In f16, behind the prepare kernel of sm90, which copies status words. */
 extern "C" __global__ void __launch_bounds__(128, 6) mla_reduce_f16(const __grid_constant__ mla_sm90_launch launch)
 {
-    mla::reduce<mla::InF16>(launch.abi, launch.faults);
+    mla::grid_wait();
+    mla::reduce<mla::InF16>(mla::Sm90Tile(launch, blockIdx.x));
 }

@@ -76,6 +76,27 @@ struct mla_sm90_seq {
 /* Not all of the sequence's rows are in this launch: launches before it may have found something wrong with it. */
 #define MLA_SM90_SEQ_PART 1u
 
+/* What the reducer needs of a tile that is split, in one load. 96 bytes, read as 16-byte vectors; written by the host.
+ */
+struct mla_sm90_reduce {
+    uint32_t partial_row; /* of row i and partial k: partial_row + k * rows + i */
+    uint32_t n_partials;
+    uint32_t rows;
+    uint32_t first_row; /* of the sequence */
+    uint64_t out;       /* as in a unit that is not split */
+    int64_t out_token;
+    int64_t out_head;
+    uint64_t lse; /* 0: none */
+    int64_t lse_token;
+    int64_t lse_head;
+    uint32_t heads;
+    uint32_t out_type; /* MLA_ABI_OUT_* */
+    float kv_scale;
+    float inv_out_scale;
+    uint32_t seq; /* of the launch: whose fault is asked for */
+    uint32_t reserved[3];
+};
+
 struct mla_sm90_launch {
     struct mla_abi_launch abi;
     uint64_t seqs;   /* struct mla_sm90_seq [n_seqs] */
@@ -86,9 +107,11 @@ struct mla_sm90_launch {
                         memory, where each row of the reducer would ask for them */
     uint32_t n_units;
     uint32_t reserved; /* 0; the kernel has uses for a zero that the compiler does not know */
+    uint64_t reduces;  /* struct mla_sm90_reduce [abi.n_reduces] */
+    uint64_t reserved_more;
 };
 
-/* The parameter of PREPARE_fetch, the prepare kernel that brings the blob from where it was written. 144 bytes. */
+/* The parameter of PREPARE_fetch, the prepare kernel that brings the blob from where it was written. 160 bytes. */
 struct mla_sm90_fetch {
     struct mla_sm90_launch launch; /* abi.jobs: of the blob's first byte in device memory, where the kernel copies it */
     uint64_t from;                 /* where the device reads the blob, 16-byte aligned */
