@@ -23,7 +23,7 @@ const struct sm90_model_references sm90_model_kernel = {MLA_SM90_LAG, MLA_SM90_A
 const struct sm90_model_references sm90_model_exact[SM90_MODEL_EXACT] = {{0, 0, 8}, {0, 0, 8.75f}, {0, 0, 5}};
 
 struct sm90_model {
-    const uint8_t *kv;
+    uint16_t (*k)[REF_QK_DIM][PAGE]; /* of each page, as bf16, which e4m3 fits */
     float (*v)[CHANNELS];
     int32_t (*v_exponent)[CHANNELS];
 };
@@ -41,23 +41,45 @@ static int32_t exponent_of(float x)
     return x == 0 || e - 1 < -6 ? -6 : e - 1;
 }
 
+static uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    return bits;
+}
+
+static float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
 struct sm90_model *sm90_model_new(const uint8_t *kv, uint32_t keys)
 {
     const double *value = fp8_table();
     struct sm90_model *m = calloc(1, sizeof(*m));
     if (m == NULL)
         return NULL;
-    uint64_t room = (keys + PAGE - 1) / PAGE * (uint64_t)PAGE; /* whole pages: what lies behind the keys has P = 0 */
-    *m = (struct sm90_model){kv, calloc(room, sizeof(*m->v)), calloc(room, sizeof(*m->v_exponent))};
-    if (m->v == NULL || m->v_exponent == NULL) {
+    size_t pages = (keys + PAGE - 1) / PAGE; /* whole pages: what lies behind the keys has P = 0 */
+    *m = (struct sm90_model){calloc(pages, sizeof(*m->k)), calloc(pages * PAGE, sizeof(*m->v)),
+                             calloc(pages * PAGE, sizeof(*m->v_exponent))};
+    if (m->k == NULL || m->v == NULL || m->v_exponent == NULL) {
         sm90_model_free(m);
         return NULL;
     }
-    for (uint32_t k = 0; k < keys; k++)
+    uint16_t as_bf16[256];
+    for (uint32_t i = 0; i < 256; i++)
+        as_bf16[i] = (uint16_t)(bits_of((float)value[i]) >> 16);
+    for (uint32_t k = 0; k < keys; k++) {
+        const uint8_t *codes = kv + (size_t)k * REF_QK_DIM;
+        for (uint32_t d = 0; d < REF_QK_DIM; d++)
+            m->k[k / PAGE][d][k % PAGE] = as_bf16[codes[d]];
         for (uint32_t c = 0; c < CHANNELS; c++) {
-            m->v[k][c] = (float)value[kv[(size_t)k * REF_QK_DIM + sm90_model_channel(c)]];
+            m->v[k][c] = (float)value[codes[sm90_model_channel(c)]];
             m->v_exponent[k][c] = exponent_of(m->v[k][c]);
         }
+    }
     return m;
 }
 
@@ -65,45 +87,85 @@ void sm90_model_free(struct sm90_model *m)
 {
     if (m == NULL)
         return;
+    free(m->k);
     free(m->v);
     free(m->v_exponent);
     free(m);
 }
 
-CLONES static float dot(const float *a, const float *b)
+static float power_of_two(int32_t exponent)
 {
-    float sum[16] = {0}, all = 0;
-    for (uint32_t d = 0; d < REF_QK_DIM; d += 16)
-        for (uint32_t i = 0; i < 16; i++)
-            sum[i] += a[d + i] * b[d + i];
-    for (uint32_t i = 0; i < 16; i++)
-        all += sum[i];
-    return all;
+    return float_of((uint32_t)(exponent + 127) << 23);
+}
+
+/* To 1 + BITS bits, towards zero, of a number below 2^24. */
+static float cut_off(int32_t sum)
+{
+    return float_of(bits_of((float)sum) & ~((UINT32_C(1) << (23 - BITS)) - 1));
+}
+
+/* acc += q * K of 32 elements, for each of 64 keys. */
+CLONES static void score_product(float *acc, const float *q, const uint16_t (*k)[PAGE])
+{
+    int16_t largest[PAGE];
+    int32_t most[PAGE], sum[PAGE];
+    float up[PAGE];
+    for (uint32_t i = 0; i < PAGE; i++)
+        largest[i] = INT16_MIN;
+    for (uint32_t t = 0; t < STEP; t++) {
+        const int16_t of_q = (int16_t)exponent_of(q[t]);
+        for (uint32_t i = 0; i < PAGE; i++) {
+            int16_t e = (int16_t)((k[t][i] >> 7 & 255) - 127);
+            e = (int16_t)((e < -6 ? -6 : e) + of_q); /* see exponent_of() */
+            largest[i] = largest[i] > e ? largest[i] : e;
+        }
+    }
+    for (uint32_t i = 0; i < PAGE; i++) {
+        int32_t e = (int32_t)(bits_of(acc[i]) >> 23 & 255u) - 127;
+        most[i] = largest[i] > e ? largest[i] : e;
+        up[i] = power_of_two(BITS - most[i]);
+        sum[i] = (int32_t)(acc[i] * up[i]);
+    }
+    for (uint32_t t = 0; t < STEP; t++)
+        for (uint32_t i = 0; i < PAGE; i++)
+            sum[i] += (int32_t)(q[t] * float_of((uint32_t)k[t][i] << 16) * up[i]);
+    for (uint32_t i = 0; i < PAGE; i++)
+        acc[i] = cut_off(sum[i]) * power_of_two(most[i] - BITS);
+}
+
+/* The same in float, whose 24 bits hold these sums. */
+CLONES static void exact_product(float *acc, const float *q, const uint16_t (*k)[PAGE])
+{
+    for (uint32_t t = 0; t < STEP; t++)
+        for (uint32_t i = 0; i < PAGE; i++)
+            acc[i] += q[t] * float_of((uint32_t)k[t][i] << 16);
+}
+
+static void scores(const struct sm90_model *m, uint32_t keys, const double q[REF_QK_DIM], double softmax_scale,
+                   void (*product)(float *acc, const float *q, const uint16_t (*k)[PAGE]), float *score)
+{
+    float row[REF_QK_DIM];
+    for (uint32_t d = 0; d < REF_QK_DIM; d++)
+        row[d] = (float)q[d];
+    for (uint32_t first = 0; first < keys; first += PAGE) {
+        float acc[PAGE] = {0};
+        for (uint32_t d = 0; d < REF_QK_DIM; d += STEP)
+            product(acc, row + d, &m->k[first / PAGE][d]);
+        for (uint32_t i = 0; i < PAGE && first + i < keys; i++)
+            score[first + i] = acc[i] * (float)(softmax_scale * 1.4426950408889634);
+    }
 }
 
 void sm90_model_scores(const struct sm90_model *m, uint32_t keys, const double q[REF_QK_DIM], double softmax_scale,
                        float *score)
 {
-    const double *value = fp8_table();
-    float row[REF_QK_DIM], key[REF_QK_DIM], as_float[256];
-    for (uint32_t i = 0; i < 256; i++)
-        as_float[i] = (float)value[i];
-    for (uint32_t d = 0; d < REF_QK_DIM; d++)
-        row[d] = (float)q[d];
-    for (uint32_t k = 0; k < keys; k++) {
-        const uint8_t *codes = m->kv + (size_t)k * REF_QK_DIM;
-        for (uint32_t d = 0; d < REF_QK_DIM; d++)
-            key[d] = as_float[codes[d]];
-        score[k] = dot(row, key) * (float)(softmax_scale * 1.4426950408889634);
-    }
+    scores(m, keys, q, softmax_scale, score_product, score);
 }
 
-static float power_of_two(int32_t exponent)
+void sm90_model_exact_scores(const struct sm90_model *m, uint32_t keys, const double q[REF_QK_DIM],
+                             double softmax_scale, float *score)
 {
-    uint32_t bits = (uint32_t)(exponent + 127) << 23;
-    float x;
-    memcpy(&x, &bits, sizeof(x));
-    return x;
+    scores(m, keys, q, softmax_scale, exact_product, score);
 }
 
 /* acc += p * V of 32 keys. */
@@ -112,11 +174,8 @@ CLONES static void product(float *acc, const float *p, const int32_t *p_exponent
 {
     int32_t most[CHANNELS], sum[CHANNELS];
     float up[CHANNELS];
-    for (uint32_t c = 0; c < CHANNELS; c++) {
-        uint32_t bits;
-        memcpy(&bits, &acc[c], sizeof(bits));
-        most[c] = (int32_t)(bits >> 23 & 255u) - 127;
-    }
+    for (uint32_t c = 0; c < CHANNELS; c++)
+        most[c] = (int32_t)(bits_of(acc[c]) >> 23 & 255u) - 127;
     for (uint32_t t = 0; t < STEP; t++)
         for (uint32_t c = 0; c < CHANNELS; c++) {
             int32_t e = p_exponent[t] + v_exponent[t][c];
@@ -129,14 +188,8 @@ CLONES static void product(float *acc, const float *p, const int32_t *p_exponent
     for (uint32_t t = 0; t < STEP; t++)
         for (uint32_t c = 0; c < CHANNELS; c++)
             sum[c] += (int32_t)(p[t] * v[t][c] * up[c]);
-    for (uint32_t c = 0; c < CHANNELS; c++) {
-        float x = (float)sum[c]; /* below 2^24, so exact */
-        uint32_t bits;
-        memcpy(&bits, &x, sizeof(bits));
-        bits &= ~((UINT32_C(1) << (23 - BITS)) - 1);
-        memcpy(&x, &bits, sizeof(x));
-        acc[c] = x * power_of_two(most[c] - BITS);
-    }
+    for (uint32_t c = 0; c < CHANNELS; c++)
+        acc[c] = cut_off(sum[c]) * power_of_two(most[c] - BITS);
 }
 
 /* What is below its normal numbers has their last place. */
@@ -157,7 +210,7 @@ static float to_e4m3(float x)
 struct unit {
     float acc[CHANNELS], sums[CHANNELS];
     float reference;
-    double sum; /* of rounded P */
+    double rounded, exact; /* sums of P */
     uint32_t pages;
 };
 
@@ -168,16 +221,18 @@ static void raise_reference(struct unit *u, float next)
         u->acc[c] *= factor;
         u->sums[c] = sm90_model_f16(u->sums[c] * factor);
     }
-    u->sum *= (double)factor;
+    u->rounded *= (double)factor;
+    u->exact *= (double)factor;
     u->reference = next;
 }
 
+/* Before a page: an eighth of O. Which one a channel belongs to depends on the row in the kernel, see promote.cuh. */
 static void promote(struct unit *u)
 {
-    for (uint32_t c = 0; c < CHANNELS; c++) {
+    for (uint32_t c = u->pages % MLA_SM90_WINDOW; c < CHANNELS; c += MLA_SM90_WINDOW) {
         float moved = sm90_model_f16(u->acc[c] * ((1 + MLA_SM90_CARRY) * MLA_SM90_SUM_SCALE));
         u->acc[c] -= moved / MLA_SM90_SUM_SCALE;
-        u->sums[c] = u->pages == MLA_SM90_WINDOW ? moved : sm90_model_f16(u->sums[c] + moved);
+        u->sums[c] = u->pages < MLA_SM90_WINDOW ? moved : sm90_model_f16(u->sums[c] + moved);
     }
 }
 
@@ -185,24 +240,26 @@ static void promote(struct unit *u)
 static void add_page(struct unit *u, const struct sm90_model *m, uint32_t first, const float *score, uint32_t n,
                      const struct sm90_model_references *references)
 {
-    float top = -INFINITY, p[PAGE] = {0};
+    float top = -INFINITY, p[PAGE];
     int32_t p_exponent[PAGE];
     for (uint32_t k = 0; k < n; k++)
         top = fmaxf(top, score[k]);
+    promote(u);
     if (u->pages == 0 || top > u->reference + references->lag)
         raise_reference(u, top + references->above);
     for (uint32_t k = 0; k < PAGE; k++) {
-        if (k < n)
-            p[k] = to_e4m3(exp2f(score[k] - u->reference + references->headroom));
+        float exact = k < n ? exp2f(score[k] - u->reference + references->headroom) : 0;
+        p[k] = to_e4m3(exact);
         p_exponent[k] = exponent_of(p[k]);
-        u->sum += (double)p[k];
+        u->rounded += (double)p[k];
+        u->exact += (double)exact;
     }
     for (uint32_t t = 0; t < PAGE; t += STEP)
         product(u->acc, p + t, p_exponent + t, m->v + first + t, m->v_exponent + first + t);
-    if (++u->pages % MLA_SM90_WINDOW == 0)
-        promote(u);
+    u->pages++;
 }
 
+/* A unit's O is normalised by the sum of rounded P, and weighs as much as the exact one, of which its LSE is made. */
 void sm90_model_decode(const struct sm90_model *m, uint32_t keys, const float *score, uint32_t unit_pages,
                        const struct sm90_model_references *references, double o[CHANNELS])
 {
@@ -212,10 +269,13 @@ void sm90_model_decode(const struct sm90_model *m, uint32_t keys, const float *s
         struct unit u = {.pages = 0};
         for (uint32_t k = first; k < keys && k < first + unit_pages * PAGE; k += PAGE)
             add_page(&u, m, k, score + k, keys - k < PAGE ? keys - k : PAGE, references);
-        double next = fmax(top, (double)u.reference), before = exp2(top - next), now = exp2((double)u.reference - next);
-        all = all * before + u.sum * now;
-        for (uint32_t c = 0; c < CHANNELS; c++)
-            o[c] = o[c] * before + now * ((double)u.acc[c] + (double)u.sums[c] / (double)MLA_SM90_SUM_SCALE);
+        double next = fmax(top, (double)u.reference), before = exp2(top - next);
+        double weight = u.exact * exp2((double)u.reference - next);
+        all = all * before + weight;
+        for (uint32_t c = 0; c < CHANNELS; c++) {
+            double sum = (double)u.acc[c] + (double)u.sums[c] / (double)MLA_SM90_SUM_SCALE;
+            o[c] = o[c] * before + weight * sum / u.rounded;
+        }
         top = next;
     }
     for (uint32_t c = 0; c < CHANNELS; c++)

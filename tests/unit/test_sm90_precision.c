@@ -1,6 +1,7 @@
 /* K11, K13b and K13c without a GPU: how exact the Hopper kernel is with the numbers of kernels/sm90/precision.h, by the
  * model of tests/support/sm90_model.h. Prints what it finds. */
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,9 +56,13 @@ static void add_error(double *sum, const double *o, const double *right)
         *sum += (o[c] - right[c]) * (o[c] - right[c]);
 }
 
-static struct errors measure(const struct data *data, const struct sm90_model *m, double deviation, uint32_t unit_pages)
+/* Whole rows, and units as of 22 splits. */
+#define CUTS 2
+static const uint32_t unit_pages[CUTS] = {KEYS / REF_PAGE_TOKENS, 46};
+
+static void measure(const struct data *data, const struct sm90_model *m, double deviation, struct errors errors[CUTS])
 {
-    double all = 0, kernel = 0, exact[SM90_MODEL_EXACT] = {0}, worst = 0;
+    double all = 0, kernel[CUTS] = {0}, exact[CUTS][SM90_MODEL_EXACT] = {{0}};
     const double zero[SM90_MODEL_CHANNELS] = {0};
     struct prng prng = {11};
     float *score = calloc(KEYS, sizeof(*score));
@@ -66,27 +71,32 @@ static struct errors measure(const struct data *data, const struct sm90_model *m
         double q[REF_QK_DIM], right[SM90_MODEL_CHANNELS], o[SM90_MODEL_CHANNELS];
         for (uint32_t d = 0; d < REF_QK_DIM; d++)
             q[d] = fp8_decode(fp8_encode(prng_normal(&prng)));
-        sm90_model_scores(m, KEYS, q, deviation / 24, score);
+        sm90_model_exact_scores(m, KEYS, q, deviation / 24, score);
         sm90_model_exact_row(m, KEYS, score, right);
         add_error(&all, zero, right);
-        sm90_model_decode(m, KEYS, score, unit_pages, &sm90_model_kernel, o);
-        add_error(&kernel, o, right);
-        for (uint32_t i = 0; deviation != 1 && i < SM90_MODEL_EXACT; i++) {
-            sm90_model_decode(m, KEYS, score, unit_pages, &sm90_model_exact[i], o);
-            add_error(&exact[i], o, right);
+        sm90_model_scores(m, KEYS, q, deviation / 24, score);
+        for (uint32_t cut = 0; cut < CUTS; cut++) {
+            sm90_model_decode(m, KEYS, score, unit_pages[cut], &sm90_model_kernel, o);
+            add_error(&kernel[cut], o, right);
+            for (uint32_t i = 0; deviation != 1 && i < SM90_MODEL_EXACT; i++) {
+                sm90_model_decode(m, KEYS, score, unit_pages[cut], &sm90_model_exact[i], o);
+                add_error(&exact[cut][i], o, right);
+            }
         }
     }
     free(score);
-    for (uint32_t i = 0; i < SM90_MODEL_EXACT; i++)
-        worst = fmax(worst, exact[i]);
-    struct errors e = {sqrt(kernel / all), sqrt(worst / all)};
-    printf("mean %s, score deviation %g, units of %u pages: relative L2 %.3f %%", data->name, deviation, unit_pages,
-           100 * e.kernel);
-    if (deviation != 1)
-        printf(", with exact maxima %.3f %%", 100 * e.exact);
-    puts("");
+    for (uint32_t cut = 0; cut < CUTS; cut++) {
+        double worst = 0;
+        for (uint32_t i = 0; i < SM90_MODEL_EXACT; i++)
+            worst = fmax(worst, exact[cut][i]);
+        errors[cut] = (struct errors){sqrt(kernel[cut] / all), sqrt(worst / all)};
+        printf("mean %s, score deviation %g, units of %u pages: relative L2 %.3f %%", data->name, deviation,
+               unit_pages[cut], 100 * errors[cut].kernel);
+        if (deviation != 1)
+            printf(", with exact maxima %.3f %%", 100 * errors[cut].exact);
+        puts("");
+    }
     fflush(stdout);
-    return e;
 }
 
 /* What precision.h says of all data, whatever these here are: P does not saturate, that of a maximum is exact, and sums
@@ -100,6 +110,37 @@ START_TEST(numbers_fit_their_formats)
     ck_assert_double_eq(usual, floor(usual));
     ck_assert_double_lt(most * E4M3_MOST * keys * (double)MLA_SM90_SUM_SCALE, F16_MOST);
     ck_assert(isinf(sm90_model_f16((float)F16_MOST * 1.01f)) && !isinf(sm90_model_f16((float)F16_MOST)));
+}
+END_TEST
+
+/* Two keys that have 256 as one product and 2^-6 as 31 more. Beside 256, at whichever step it comes, nothing below 2^-5
+ * is left of a product or of what has been added up. */
+START_TEST(scores_are_cut_off)
+{
+    static const struct {
+        uint32_t large, small; /* elements: the 32 of a step from there on */
+        double sum, kept;
+    } cases[] = {{0, 0, 256.484375, 256}, {0, 32, 256.484375, 256}, {544, 0, 256.484375, 256.46875}};
+    uint8_t kv[2 * REF_QK_DIM] = {0};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        double q[REF_QK_DIM];
+        float score[2], exact[2];
+        for (uint32_t d = 0; d < REF_QK_DIM; d++) {
+            bool is_small = d >= cases[i].small && d < cases[i].small + 32 && d % 32 != 0;
+            q[d] = d == cases[i].large ? 16 : is_small ? 0.125 : 0;
+            kv[d] = fp8_encode(q[d]);
+            kv[REF_QK_DIM + d] = fp8_encode(-q[d]);
+        }
+        struct sm90_model *m = sm90_model_new(kv, 2);
+        ck_assert_ptr_nonnull(m);
+        sm90_model_scores(m, 2, q, 0.6931471805599453, score);
+        sm90_model_exact_scores(m, 2, q, 0.6931471805599453, exact);
+        ck_assert_double_eq((double)exact[0], cases[i].sum);
+        ck_assert_double_eq((double)exact[1], -cases[i].sum);
+        ck_assert_double_eq((double)score[0], cases[i].kept);
+        ck_assert_double_eq((double)score[1], -cases[i].kept);
+        sm90_model_free(m);
+    }
 }
 END_TEST
 
@@ -130,13 +171,10 @@ static void judge(const struct data *data, double deviation)
     uint8_t *kv = make_keys(data);
     struct sm90_model *m = sm90_model_new(kv, KEYS);
     ck_assert_ptr_nonnull(m);
-    for (int split = 0; split < 2; split++) {
-        struct errors e = measure(data, m, deviation, split ? 46 : KEYS / REF_PAGE_TOKENS);
-        if (deviation == 1)
-            ck_assert_double_le(e.kernel, 0.005);
-        else
-            ck_assert_double_le(e.kernel, e.exact + 0.001);
-    }
+    struct errors e[CUTS];
+    measure(data, m, deviation, e);
+    for (uint32_t cut = 0; cut < CUTS; cut++)
+        ck_assert_double_le(e[cut].kernel, deviation == 1 ? 0.005 : e[cut].exact + 0.001);
     sm90_model_free(m);
     free(kv);
 }
@@ -160,6 +198,7 @@ MLA_SUITE(sm90_precision)
 {
     TCase *tc = mla_tcase(suite, "model");
     tcase_add_test(tc, numbers_fit_their_formats);
+    tcase_add_test(tc, scores_are_cut_off);
     tcase_add_test(tc, k11_uniform_weights_of_ones);
     tcase_add_loop_test(tc, k13b_channel_means, 0, 5);
     tcase_add_loop_test(tc, k13c_peaked_scores, 0, 6);
