@@ -28,33 +28,28 @@ extern "C" __global__ void __cluster_dims__(MLA_SM90_CLUSTER, 1, 1) __launch_bou
         mbarrier_init(window + smem::scale_empty, 2 * kCtas);
         mbarrier_init_fence();
     }
-    __syncwarp();
-    cluster_arrive(); /* before anything is asked for: by the time it has come so have the others */
     grid_wait();
-    /* With a unit for each cluster the lists say nothing. */
-    bool one_each = launch.n_units * kCtas == gridDim.x;
-    uint32_t unit = one_each ? cluster_of_cta() : first_unit(launch, 0);
-    uint32_t end = one_each ? unit + 1 : first_unit(launch, 1);
     Cursor &cursor = *reinterpret_cast<Cursor *>(raw + (smem::cursor - smem::base));
     if (tid == 256) {
-        cursor.unit = unit;
-        cursor.end = end;
-        cursor.map = unit != end ? unit_at(launch, unit).map : 0; /* acquired below */
+        cursor.unit = first_unit(launch, 0);
+        cursor.end = first_unit(launch, 1);
+        cursor.map = cursor.unit != cursor.end ? unit_at(launch, cursor.unit).map : 0; /* acquired below */
         enter(launch, cursor);
     }
     /* Page ids are asked for before Q, which the scores need no sooner than the first page. */
-    bool reads_ids = tid >= 256 && tid < 288, works = unit != end;
+    bool reads_ids = tid >= 256 && tid < 288, works = first_unit(launch, 0) != first_unit(launch, 1);
     if (reads_ids) {
         __syncwarp();
         refill(launch, cursor, 0, 2 * kRefill, tid - 256);
     }
     if (tid >= 256 && works)
-        begin_unit(unit_at(launch, unit), 0);
+        begin_unit(unit_at(launch, first_unit(launch, 0)), 0);
     if (reads_ids)
         cp_async_wait_all();
     else if ((tid == 288 || tid == 320) && works)
-        tensormap_acquire(unit_at(launch, unit).map + (tid == 288 ? 0 : 128));
+        tensormap_acquire(unit_at(launch, first_unit(launch, 0)).map + (tid == 288 ? 0 : 128));
     __syncthreads();
+    cluster_arrive();
     cluster_wait();
     if (tid < 256) {
         registers_grow<kRegistersPv>();
