@@ -1,6 +1,7 @@
 /* mla-bench step: a decode step of 24 layers, a product with weights and attention each, as one CUDA graph of the
- * worker's: the attention in the worker's process through libmla-kernels; by mlad under one MPS server (shared); by
- * mlad without one (isolated). One worker, and four at a time. */
+ * worker's: the attention in the worker's process through libmla-kernels; by mlad under one MPS server (shared), with
+ * both sides of the socket sleeping or spinning between two steps; by mlad without one (isolated). One worker, and four
+ * at a time. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,9 +17,12 @@
 #define PRODUCT_GRAPHS  5
 #define ADDED_US_MAX    15.0
 #define RELEASED_MS_MAX 100.0
+#define CLIENT_SPIN_US  10000
 
-enum way { OWN, OWN_MPS, SHARED, ISOLATED, WAYS };
-static const char *const way_names[WAYS] = {"in process", "in process, MPS", "mlad, shared", "mlad, isolated"};
+enum way { OWN, OWN_MPS, SHARED, SPINNING, ISOLATED, WAYS };
+static const char *const way_names[WAYS] = {"in process", "in process, MPS", "mlad, shared", "mlad, shared, spinning",
+                                            "mlad, isolated"};
+static const char *const spin_settings[] = {"daemon.spin_us=1000", NULL};
 static const unsigned counts[] = {1, WORKERS_MAX};
 #define COUNTS (sizeof counts / sizeof counts[0])
 
@@ -39,11 +43,12 @@ struct step {
 
 static int start_way(struct step *s, enum way way)
 {
-    const char *mps = way == OWN_MPS || way == SHARED ? s->serve.mps.dir : s->serve.none.dir;
+    const char *mps = way == OWN || way == ISOLATED ? s->serve.none.dir : s->serve.mps.dir;
     int rc = 0;
-    if (way == SHARED || way == ISOLATED) {
-        rc = serve_daemon(&s->serve, &s->daemons[way], mps, NULL);
+    if (way >= SHARED) {
+        rc = serve_daemon(&s->serve, &s->daemons[way], mps, way == SPINNING ? spin_settings : NULL);
         s->configs[way].socket = s->daemons[way].socket;
+        s->configs[way].spin_us = way == SPINNING ? CLIENT_SPIN_US : 0;
     }
     for (unsigned i = 0; i < s->most && rc == 0; i++)
         rc = crew_start(&s->members[way][i], stepper_main, &s->configs[way], mps, serve_cpu(&s->serve, i));
@@ -126,8 +131,9 @@ static void report_cell(struct step *s, uint32_t length, size_t c)
     if (s->serve.own_shapes || counts[c] != 1)
         return;
     char name[BENCH_TEXT_MAX];
-    snprintf(name, sizeof name, "KV%u, one worker: added per layer by mlad, shared, us", config->lengths[length]);
-    bench_bar_at_most(s->serve.report, name, us[SHARED] - us[OWN], ADDED_US_MAX);
+    snprintf(name, sizeof name, "KV%u, one worker: added per layer by mlad, shared, spinning, us",
+             config->lengths[length]);
+    bench_bar_at_most(s->serve.report, name, us[SPINNING] - us[OWN], ADDED_US_MAX);
 }
 
 /* The stream of a worker that waits in its first layer when the daemon is killed. */
@@ -189,7 +195,7 @@ static int start_all(struct step *s)
     for (int way = 1; way < WAYS; way++)
         s->configs[way] = s->configs[OWN];
     for (int way = 0; way < WAYS && rc == 0; way++)
-        if (s->serve.mps.running || (way != OWN_MPS && way != SHARED))
+        if (s->serve.mps.running || way == OWN || way == ISOLATED)
             rc = start_way(s, (enum way)way);
     return rc;
 }
@@ -202,6 +208,7 @@ static void fill_report(struct step *s)
                2e-6 * WEIGHTS_COLUMNS * c->weight_rows, c->q_len, c->heads);
     bench_note(s->serve.report, "product_us", "%.2f, of a layer, in graphs of the products alone",
                serve_median(&s->product_us));
+    bench_note(s->serve.report, "spinning", "client %d us, %s", CLIENT_SPIN_US, spin_settings[0]);
     if (!s->serve.mps.running)
         bench_note(s->serve.report, "mps", "not measured: %s", s->serve.mps.why);
     for (uint32_t i = 0; i < c->n_lengths; i++)
@@ -224,7 +231,7 @@ int bench_step(int argc, char **argv, struct bench_report *report)
     if (rc == 0)
         fill_report(&s);
     for (int way = SHARED; way <= ISOLATED && rc == 0; way++)
-        if (s.has[way])
+        if (s.has[way] && way != SPINNING)
             rc = measure_death(&s, (enum way)way);
     bool failed = false;
     for (int way = 0; way < WAYS; way++)

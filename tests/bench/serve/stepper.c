@@ -102,7 +102,7 @@ static void open_link(struct stepper *s)
 {
     const struct stepper_config *c = s->config;
     struct mla_decode_args args;
-    s->client = link_open(c->socket, c->name, MLA_FEATURE_STEP | MLA_FEATURE_SYNC, 0);
+    s->client = link_open(c->socket, c->name, MLA_FEATURE_STEP | MLA_FEATURE_SYNC, c->spin_us);
     link_args(s->client, &s->pool, c->heads, &args);
     mla_region_id pages = link_pages(s->client, &s->pool);
     size_t n = 2 * c->n_lengths * c->layers;

@@ -15,6 +15,7 @@ struct stepper_config {
     uint32_t lengths[STEPPER_LENGTHS_MAX]; /* keys of the sequence */
     size_t n_lengths;
     uint32_t layers, heads, q_len, weight_rows;
+    uint64_t spin_us; /* of the waits for answers */
 };
 
 /* RUN: steps of length number `which`, one after the other. WEIGHTS: value is the median microseconds of a layer in
