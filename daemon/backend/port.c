@@ -138,6 +138,11 @@ bool be_port_take(struct be_port *p, struct be_request **request)
     return mla_ring_pop(&p->requests, request);
 }
 
+bool be_port_idle(const struct be_port *p)
+{
+    return mla_ring_empty(&p->requests);
+}
+
 void be_port_report(struct be_port *p, const struct be_event *event)
 {
     while (!mla_ring_push(&p->events, event)) {

@@ -49,6 +49,7 @@ void be_port_stop(struct be_port *port);
 bool be_port_stopping(const struct be_port *port);
 void be_port_beat(struct be_port *port);
 bool be_port_take(struct be_port *port, struct be_request **request);
+bool be_port_idle(const struct be_port *port); /* no request waits to be taken */
 
 /* Waits while the loop does not take events; only a closing backend drops one. */
 void be_port_report(struct be_port *port, const struct be_event *event);

@@ -160,7 +160,9 @@ int mla_kernels_launch_fetch(const struct mla_kernels *kernels, CUstream stream,
                              const struct mla_kernels_launch *launch, uint64_t blob, size_t blob_bytes,
                              CUresult *result);
 
-/* Single kernels of a launch, for measuring: the others of the same launch and workspace have run before. Bits. */
+/* Some kernels of a launch: those that come before them have run before, with nothing else in the workspace since. The
+ * prepare kernel alone may run as soon as what it reads is there: records, block tables, lengths, visible counts. Bits.
+ */
 #define MLA_KERNELS_PREPARE 1u
 #define MLA_KERNELS_DECODE  2u
 #define MLA_KERNELS_REDUCE  4u

@@ -106,7 +106,8 @@ static void lose_the_device(int which)
         WAIT_UNTIL(&rig, step_calls(MLA_FAKE_cuEventRecord) == 1);
     __atomic_store_n(step_word(&s, 0, false), 1, __ATOMIC_RELEASE);
     WAIT_UNTIL(&rig, rig.lost.code != MLA_OK);
-    ck_assert_uint_eq(*step_word(&s, 0, true), 0);
+    if (which != 6) /* there the word is on the stream by then, behind kernels that may have ended */
+        ck_assert_uint_eq(*step_word(&s, 0, true), 0);
     ck_assert_uint_eq(s.ticket.ended_at, 0);
     rig_close(&rig);
 }

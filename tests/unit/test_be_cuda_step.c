@@ -18,14 +18,24 @@ struct rig step_rig(void)
     return cuda_rig();
 }
 
-struct dc *step_case(struct rig *rig, uint64_t seed)
+static struct dc *case_of(struct rig *rig, const struct dc_shape *shape, uint64_t seed)
 {
     struct dc *c = dc_new(rig);
-    dc_add(c, &(struct dc_shape){.heads = 16, .n_seqs = 2, .seqs = SEQS({2, 300}, {2, 170}), .seed = seed});
+    struct dc_shape own = *shape;
+    own.seed = seed;
+    dc_add(c, &own);
     c->request.splits = 2;
     dc_plan(c);
     c->batch.plan_id = 1;
     return c;
+}
+
+static const struct dc_seq plain_seqs[] = {{2, 300, 0}, {2, 170, 0}};
+static const struct dc_shape plain = {.heads = 16, .n_seqs = 2, .seqs = plain_seqs};
+
+struct dc *step_case(struct rig *rig, uint64_t seed)
+{
+    return case_of(rig, &plain, seed);
 }
 
 uint64_t *step_word(const struct stepper *s, uint32_t layer, bool done)
@@ -35,7 +45,8 @@ uint64_t *step_word(const struct stepper *s, uint32_t layer, bool done)
 
 static void push(struct dc_job *job)
 {
-    struct mem *all[] = {&job->pool, &job->q_mem, &job->o_mem, &job->lse_mem, &job->table_mem};
+    struct mem *all[] = {&job->pool,      &job->q_mem,      &job->o_mem,       &job->lse_mem,
+                         &job->table_mem, &job->kv_len_mem, &job->visible_mem, &job->user_status_mem};
     memset(job->o_mem.host, DC_POISON, job->o_mem.bytes);
     memset(job->lse_mem.host, DC_POISON, job->lse_mem.bytes);
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
@@ -44,11 +55,16 @@ static void push(struct dc_job *job)
 
 void step_make(struct stepper *s, struct rig *rig, uint64_t seed)
 {
+    step_make_of(s, rig, seed, &plain);
+}
+
+void step_make_of(struct stepper *s, struct rig *rig, uint64_t seed, const struct dc_shape *shape)
+{
     memset(s, 0, sizeof(*s));
     s->rig = rig;
     mem_take(rig, &s->page, &mem_memfd, 4096, MEM_SYNC);
     for (uint32_t i = 0; i < LAYERS; i++) {
-        s->layers[i] = step_case(rig, seed + i);
+        s->layers[i] = case_of(rig, shape, seed + i);
         push(s->layers[i]->jobs[0]);
         s->records[i] = (struct be_layer){.ready = step_word(s, i, false),
                                           .done = step_word(s, i, true),

@@ -33,6 +33,7 @@ struct rig step_rig(void);
 
 struct dc *step_case(struct rig *rig, uint64_t seed);
 void step_make(struct stepper *s, struct rig *rig, uint64_t seed);
+void step_make_of(struct stepper *s, struct rig *rig, uint64_t seed, const struct dc_shape *shape); /* q_len 2, 2 */
 void step_drop(struct stepper *s);
 uint64_t *step_word(const struct stepper *s, uint32_t layer, bool done);
 

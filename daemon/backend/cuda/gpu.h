@@ -82,6 +82,7 @@ struct cu_graph {
     const struct mla_kernels *kernels;
     struct mla_kernels_launch launch;
     struct cu_copy copy;
+    unsigned which; /* MLA_KERNELS_* */
     uint32_t uses;
 };
 
@@ -111,6 +112,7 @@ struct cu_ahead {
     struct mla_kernels_launch launch;
     size_t bytes;   /* of the blob */
     bool copying;   /* the copy has not been seen to have ended */
+    uint64_t until; /* completion word behind the prepare kernel that reads them; 0: none has been launched */
     CUevent copied; /* by the stream of copies */
     /* Parts of the blocks at slot_memory and slot_device. */
     unsigned char *blob;
@@ -118,6 +120,7 @@ struct cu_ahead {
     CUdeviceptr blob_device;
     CUdeviceptr blob_device_copy;
     struct cu_graph graph;
+    struct cu_graph rest; /* of launches whose prepare kernel has run before */
 };
 
 enum cu_state { CU_STARTING, CU_RUNNING, CU_ENDED };
@@ -175,9 +178,12 @@ struct backend {
     struct mla_error lost_error;
     struct cu_slot slots[CU_SLOTS];
     struct cu_ahead ahead[BE_STEPS_BATCHES];
+    struct be_steps_batch *expected; /* written ahead last, whose prepare kernel may yet run ahead; NULL: none */
+    const struct cu_ahead *prepared; /* whose prepare kernel is the last that stream has; NULL: none's */
     uint32_t first_slot;
     uint32_t n_slots;
-    uint64_t last_value;
+    uint64_t last_value;  /* of completion words, put on the stream */
+    uint64_t ended_value; /* and seen */
     uint64_t last_ended_ns;
     uint64_t last_query_ns;
     uint64_t n_launches; /* of jobs */
@@ -231,10 +237,10 @@ uint64_t cu_pace_free_ns(const struct backend *be);
 
 /* graph.c: on the GPU thread. */
 
-/* Whether the copy and the kernels behind it are a graph by now; false: it is for the caller to put them on the stream,
- * if the device is not lost. graph: of the place of these records. */
+/* Whether the copy and those of the kernels behind it are a graph by now; false: it is for the caller to put them on
+ * the stream, if the device is not lost. graph: of the place of these records. */
 bool cu_graph_ready(struct backend *be, struct cu_graph *graph, const struct mla_kernels *kernels,
-                    const struct mla_kernels_launch *launch, const struct cu_copy *copy);
+                    const struct mla_kernels_launch *launch, const struct cu_copy *copy, unsigned which);
 bool cu_graph_launch(struct backend *be, struct cu_graph *graph);
 /* Launches of the same records from one place, after which they are one. For tests. */
 extern _Atomic uint32_t cu_graph_after;
@@ -245,10 +251,24 @@ int cu_slots_open(struct backend *be, struct mla_error *err);
 void cu_slots_close(struct backend *be);
 bool cu_slots_full(const struct backend *be);
 void cu_begin(struct backend *be, struct be_request *request); /* LAUNCH, ABORT, UNMAP */
-bool cu_ahead_write(struct backend *be); /* of one launch that is expected; false: there is none */
-void cu_ahead_look(struct backend *be);  /* which copies of them have ended */
-bool cu_end_some(struct backend *be);    /* whether any has ended */
-void cu_query(struct backend *be);       /* asks the driver whether the context is well */
+struct mla_kernels *cu_kernels_of(const struct backend *be, const struct plan *plan);
+/* Records to a blob whose memory holds those of the plan *plan_id from before; they become those of the batch's. */
+bool cu_blob_write(struct backend *be, const struct be_batch *batch, unsigned char *blob, CUdeviceptr address,
+                   uint64_t *plan_id, struct mla_kernels_launch *launch);
+bool cu_end_some(struct backend *be); /* whether any has ended */
+void cu_query(struct backend *be);    /* asks the driver whether the context is well */
+
+/* ahead.c: on the GPU thread. */
+
+/* Places for BE_STEPS_BATCHES blobs each. */
+CUresult cu_ahead_open(struct backend *be, unsigned char *pinned, CUdeviceptr pinned_device, CUdeviceptr device);
+void cu_ahead_close(struct backend *be);
+bool cu_ahead_write(struct backend *be); /* one launch that is expected; false: there is none */
+void cu_ahead_look(struct backend *be);  /* which copies have ended, and what follows from that */
+/* Whether its copy has ended: then its memory may be written, and no launch need wait for it. */
+bool cu_ahead_is_copied(struct backend *be, struct cu_ahead *ahead);
+/* No kernel reads tables and records ahead any more, which their owner may free. */
+void cu_ahead_settle(struct backend *be);
 
 /* memory.c: on the GPU thread. 0, or positive with *err and nothing mapped. unmap: the first error, all is undone as
  * far as the driver lets. */

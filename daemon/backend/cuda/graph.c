@@ -11,9 +11,9 @@
 _Atomic uint32_t cu_graph_after = 64;
 
 static bool is_of(const struct cu_graph *graph, const struct mla_kernels *kernels,
-                  const struct mla_kernels_launch *launch, const struct cu_copy *copy)
+                  const struct mla_kernels_launch *launch, const struct cu_copy *copy, unsigned which)
 {
-    return graph->kernels == kernels && memcmp(&graph->launch, launch, sizeof *launch) == 0 &&
+    return graph->kernels == kernels && graph->which == which && memcmp(&graph->launch, launch, sizeof *launch) == 0 &&
            graph->copy.to == copy->to && graph->copy.from == copy->from && graph->copy.bytes == copy->bytes &&
            graph->copy.with_launch == copy->with_launch;
 }
@@ -26,7 +26,7 @@ void cu_graph_close(struct backend *be, struct cu_graph *graph)
 }
 
 static CUresult put(struct backend *be, const struct mla_kernels *kernels, const struct mla_kernels_launch *launch,
-                    const struct cu_copy *copy)
+                    const struct cu_copy *copy, unsigned which)
 {
     CUresult r = CUDA_SUCCESS;
     if (copy->bytes != 0 && !copy->with_launch)
@@ -36,7 +36,7 @@ static CUresult put(struct backend *be, const struct mla_kernels *kernels, const
     /* Fetched, however few they are: a parameter would stay what it is now. */
     int rc = copy->with_launch
                  ? mla_kernels_launch_fetch(kernels, be->stream, launch, copy->from_device, copy->bytes, &r)
-                 : mla_kernels_launch(kernels, be->stream, launch, &r);
+                 : mla_kernels_launch_some(kernels, be->stream, launch, which, &r);
     return rc != 0 && r == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : r;
 }
 
@@ -48,7 +48,7 @@ static void capture(struct backend *be, struct cu_graph *graph)
     CUresult r = be->cu.cuStreamBeginCapture(be->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), ended;
     if (r == CUDA_SUCCESS) {
         call = "a launch while it is captured";
-        r = put(be, graph->kernels, &graph->launch, &graph->copy);
+        r = put(be, graph->kernels, &graph->launch, &graph->copy, graph->which);
         ended = be->cu.cuStreamEndCapture(be->stream, &captured);
         r = r == CUDA_SUCCESS ? ended : r;
     }
@@ -66,14 +66,14 @@ static void capture(struct backend *be, struct cu_graph *graph)
 }
 
 bool cu_graph_ready(struct backend *be, struct cu_graph *graph, const struct mla_kernels *kernels,
-                    const struct mla_kernels_launch *launch, const struct cu_copy *copy)
+                    const struct mla_kernels_launch *launch, const struct cu_copy *copy, unsigned which)
 {
     uint32_t after = be->options.graphs == CU_GRAPHS_SOON ? CU_GRAPH_SOON : cu_graph_after;
     if (be->options.graphs == CU_GRAPHS_NONE)
         return false;
-    if (!is_of(graph, kernels, launch, copy)) {
+    if (!is_of(graph, kernels, launch, copy, which)) {
         cu_graph_close(be, graph);
-        *graph = (struct cu_graph){.kernels = kernels, .launch = *launch, .copy = *copy};
+        *graph = (struct cu_graph){.kernels = kernels, .launch = *launch, .copy = *copy, .which = which};
     }
     if (!graph->exec && ++graph->uses > after && !be->lost)
         capture(be, graph);

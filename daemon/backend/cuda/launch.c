@@ -11,20 +11,6 @@
 #define SLOTS_BYTES  ((size_t)CU_SLOTS * SLOT_BYTES)
 #define PINNED_BYTES (SLOTS_BYTES + (size_t)BE_STEPS_BATCHES * CU_BLOB_BYTES)
 
-static CUresult open_ahead(struct backend *be, CUdeviceptr device)
-{
-    CUresult r = CUDA_SUCCESS;
-    for (size_t i = 0; i < BE_STEPS_BATCHES && r == CUDA_SUCCESS; i++) {
-        struct cu_ahead *ahead = &be->ahead[i];
-        size_t at = SLOTS_BYTES + i * CU_BLOB_BYTES;
-        ahead->blob = (unsigned char *)be->slot_memory + at;
-        ahead->blob_device = device + at;
-        ahead->blob_device_copy = be->slot_device + (CU_SLOTS + i) * CU_BLOB_BYTES;
-        r = be->cu.cuEventCreate(&ahead->copied, CU_EVENT_DISABLE_TIMING);
-    }
-    return r;
-}
-
 int cu_slots_open(struct backend *be, struct mla_error *err)
 {
     CUdeviceptr device = 0;
@@ -62,7 +48,8 @@ int cu_slots_open(struct backend *be, struct mla_error *err)
             r = be->cu.cuEventCreate(&slot->copied, CU_EVENT_DISABLE_TIMING);
     }
     if (r == CUDA_SUCCESS)
-        r = open_ahead(be, device);
+        r = cu_ahead_open(be, (unsigned char *)be->slot_memory + SLOTS_BYTES, device + SLOTS_BYTES,
+                          be->slot_device + CU_SLOTS * CU_BLOB_BYTES);
     return r == CUDA_SUCCESS ? 0 : cu_refuse(be, err, r, call, MLA_OUT_OF_MEMORY, NULL, "no memory for work in flight");
 }
 
@@ -76,11 +63,7 @@ void cu_slots_close(struct backend *be)
     }
     for (size_t i = 0; i < CU_SLOTS; i++)
         cu_graph_close(be, &be->slots[i].graph);
-    for (size_t i = 0; i < BE_STEPS_BATCHES; i++) {
-        cu_graph_close(be, &be->ahead[i].graph);
-        if (be->ahead[i].copied && !be->lost)
-            cu_ok(be, be->cu.cuEventDestroy(be->ahead[i].copied), "cuEventDestroy");
-    }
+    cu_ahead_close(be);
     free(be->large);
     free(be->slot_pageable);
     if (be->slot_device && !be->lost)
@@ -94,8 +77,7 @@ bool cu_slots_full(const struct backend *be)
     return be->n_slots == CU_SLOTS;
 }
 
-/* What a plan is launched with. */
-static struct mla_kernels *kernels_of(const struct backend *be, const struct plan *plan)
+struct mla_kernels *cu_kernels_of(const struct backend *be, const struct plan *plan)
 {
     return mla_kernels_of_plan(be->kernels, plan);
 }
@@ -122,14 +104,13 @@ static void *large_blob(struct backend *be, size_t bytes)
     return be->large;
 }
 
-/* Records to a blob whose memory holds those of the plan *plan_id from before; they become those of the batch's. */
-static bool write_blob(struct backend *be, const struct be_batch *batch, unsigned char *blob, CUdeviceptr address,
-                       uint64_t *plan_id, struct mla_kernels_launch *launch)
+bool cu_blob_write(struct backend *be, const struct be_batch *batch, unsigned char *blob, CUdeviceptr address,
+                   uint64_t *plan_id, struct mla_kernels_launch *launch)
 {
     bool again = batch->plan_id != 0 && *plan_id == batch->plan_id;
     *plan_id = 0; /* what a writing that fails leaves is nobody's */
     if (!maps_ok(be, (again ? mla_kernels_blob_write_again : mla_kernels_blob_write)(
-                         kernels_of(be, batch->plan), batch->plan, batch->jobs, batch->n_jobs, batch->seqs,
+                         cu_kernels_of(be, batch->plan), batch->plan, batch->jobs, batch->n_jobs, batch->seqs,
                          batch->n_seqs, blob, address, be->workspace, launch)))
         return false;
     *plan_id = batch->plan_id;
@@ -172,7 +153,7 @@ static bool put_large_blob(struct backend *be, const struct be_batch *batch, siz
     CUdeviceptr to = be->workspace + used_bytes;
     void *blob = large_blob(be, bytes);
     return blob &&
-           maps_ok(be, mla_kernels_blob_write(kernels_of(be, batch->plan), batch->plan, batch->jobs, batch->n_jobs,
+           maps_ok(be, mla_kernels_blob_write(cu_kernels_of(be, batch->plan), batch->plan, batch->jobs, batch->n_jobs,
                                               batch->seqs, batch->n_seqs, blob, to, be->workspace, launch)) &&
            cu_call_ok(be, be->cu.cuMemcpyHtoDAsync(to, blob, bytes, be->stream), "cuMemcpyHtoDAsync");
 }
@@ -181,7 +162,7 @@ static bool put_large_blob(struct backend *be, const struct be_batch *batch, siz
 static bool put_blob(struct backend *be, const struct be_batch *batch, struct cu_slot *slot,
                      struct mla_kernels_launch *launch, struct cu_copy *copy)
 {
-    const struct mla_kernels *kernels = kernels_of(be, batch->plan);
+    const struct mla_kernels *kernels = cu_kernels_of(be, batch->plan);
     size_t bytes = mla_kernels_blob_bytes(kernels, batch->plan, batch->n_jobs, batch->n_seqs);
     uint64_t used = mla_kernels_workspace_bytes(kernels, batch->plan, batch->n_jobs, batch->seqs, batch->n_seqs);
     bool large = bytes > CU_BLOB_BYTES, in_place = be->options.blob_pinned;
@@ -193,8 +174,8 @@ static bool put_blob(struct backend *be, const struct be_batch *batch, struct cu
     }
     if (large)
         return put_large_blob(be, batch, bytes, used, launch);
-    if (!write_blob(be, batch, slot->blob, in_place ? slot->blob_device : slot->blob_device_copy, &slot->plan_id,
-                    launch))
+    if (!cu_blob_write(be, batch, slot->blob, in_place ? slot->blob_device : slot->blob_device_copy, &slot->plan_id,
+                       launch))
         return false;
     if (in_place)
         return true;
@@ -203,119 +184,79 @@ static bool put_blob(struct backend *be, const struct be_batch *batch, struct cu
     return copy_blob(be, kernels, slot, copy);
 }
 
-/* ---- records of steps, ahead of their words ---- */
+/* ---- launching ---- */
 
-/* Whether its copy has ended: then its memory may be written, and no launch need wait for it. */
-static bool ahead_is_copied(struct backend *be, struct cu_ahead *ahead)
+/* How the kernels of a slot are put on the stream. */
+struct how {
+    struct mla_kernels_launch launch;
+    struct cu_copy copy;    /* what is left to be copied */
+    struct cu_graph *graph; /* which it has become; NULL: none */
+    unsigned which;         /* MLA_KERNELS_* */
+};
+
+static bool is_graph(struct backend *be, const struct cu_slot *slot, const struct how *how, struct cu_graph *graph)
 {
-    CUresult r = ahead->copying ? be->cu.cuEventQuery(ahead->copied) : CUDA_SUCCESS;
-    if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY)
-        cu_call_ok(be, r, "cuEventQuery");
-    ahead->copying = r != CUDA_SUCCESS;
-    return r == CUDA_SUCCESS;
+    return cu_graph_ready(be, graph, cu_kernels_of(be, slot->request->batch->plan), &how->launch, &how->copy,
+                          how->which);
 }
 
-static bool copy_ahead(struct backend *be, struct cu_ahead *ahead)
+/* The slot's own records. */
+static bool put_slot_records(struct backend *be, struct cu_slot *slot, struct how *how)
 {
-    ahead->copying = true;
-    return cu_call_ok(be, be->cu.cuMemcpyHtoDAsync(ahead->blob_device_copy, ahead->blob, ahead->bytes, be->copies),
-                      "cuMemcpyHtoDAsync") &&
-           cu_call_ok(be, be->cu.cuEventRecord(ahead->copied, be->copies), "cuEventRecord");
-}
-
-static bool write_ahead(struct backend *be, const struct be_batch *batch, struct cu_ahead *ahead)
-{
-    size_t bytes = mla_kernels_blob_bytes(kernels_of(be, batch->plan), batch->plan, batch->n_jobs, batch->n_seqs);
-    bool in_place = be->options.blob_pinned;
-    /* What is still copied was expected before, and did not come. */
-    if (bytes > CU_BLOB_BYTES || !ahead_is_copied(be, ahead))
-        return false;
-    ahead->bytes = bytes;
-    if (!write_blob(be, batch, ahead->blob, in_place ? ahead->blob_device : ahead->blob_device_copy, &ahead->plan_id,
-                    &ahead->launch))
-        return false;
-    return in_place || copy_ahead(be, ahead);
-}
-
-bool cu_ahead_write(struct backend *be)
-{
-    uint32_t index;
-    struct be_steps_batch *b = be->lost ? NULL : be_steps_prepare(&be->steps);
-    if (!b)
-        return false;
-    be_steps_batch_of(&be->steps, &b->request, &index);
-    b->prepared = write_ahead(be, &b->batch, &be->ahead[index]);
-    return true;
-}
-
-/* While nothing else is to be done, so that the launch, which a worker waits for, has nothing to ask or to wait for. */
-void cu_ahead_look(struct backend *be)
-{
-    for (size_t i = 0; i < BE_STEPS_BATCHES && !be->lost; i++)
-        ahead_is_copied(be, &be->ahead[i]);
-}
-
-static bool is_graph(struct backend *be, const struct cu_slot *slot, const struct mla_kernels_launch *launch,
-                     const struct cu_copy *copy, struct cu_graph *graph)
-{
-    return cu_graph_ready(be, graph, kernels_of(be, slot->request->batch->plan), launch, copy);
-}
-
-/* The slot's records. copy: what is left to be copied; graph: which they have become, or as it was. */
-static bool put_slot_records(struct backend *be, struct cu_slot *slot, struct mla_kernels_launch *launch,
-                             struct cu_copy *copy, struct cu_graph **graph)
-{
-    if (!put_blob(be, slot->request->batch, slot, launch, copy))
+    *how = (struct how){.which = MLA_KERNELS_PREPARE | MLA_KERNELS_DECODE | MLA_KERNELS_REDUCE};
+    if (!put_blob(be, slot->request->batch, slot, &how->launch, &how->copy))
         return false;
     /* Nothing runs, so it matters when this one begins. */
-    if (copy->bytes != 0 && is_graph(be, slot, launch, copy, &slot->graph))
-        *graph = &slot->graph;
+    if (how->copy.bytes != 0 && is_graph(be, slot, how, &slot->graph))
+        how->graph = &slot->graph;
     return true;
 }
 
-/* What was written ahead, or the slot's. copy: what is left to be copied; graph: which they have become, NULL: none. */
-static bool put_records(struct backend *be, struct cu_slot *slot, struct mla_kernels_launch *launch,
-                        struct cu_copy *copy, struct cu_graph **graph)
+/* What was written ahead, or the slot's. */
+static bool put_records(struct backend *be, struct cu_slot *slot, struct how *how)
 {
     uint32_t index;
     const struct be_steps_batch *b = be_steps_batch_of(&be->steps, slot->request, &index);
-    *copy = (struct cu_copy){.bytes = 0};
-    *graph = NULL;
     if (!b || !b->prepared)
-        return put_slot_records(be, slot, launch, copy, graph);
+        return put_slot_records(be, slot, how);
     struct cu_ahead *ahead = &be->ahead[index];
-    bool copied = ahead_is_copied(be, ahead);
-    *launch = ahead->launch;
-    if (!be->lost && !be->options.blob_pinned && is_graph(be, slot, launch, copy, &ahead->graph))
-        *graph = &ahead->graph;
+    bool prepared = be->prepared == ahead, copied = cu_ahead_is_copied(be, ahead);
+    *how = (struct how){.launch = ahead->launch,
+                        .which = MLA_KERNELS_DECODE | MLA_KERNELS_REDUCE | (prepared ? 0 : MLA_KERNELS_PREPARE)};
+    struct cu_graph *graph = prepared ? &ahead->rest : &ahead->graph;
+    if (!be->lost && !be->options.blob_pinned && is_graph(be, slot, how, graph))
+        how->graph = graph;
     if (be->lost)
         return false;
+    if (prepared || copied)
+        return true; /* the stream has waited for the copy, or need not */
     /* Behind a copy that still runs is behind an event: rather the launch brings them, to the slot's own place. */
-    if (!copied && !*graph && goes_with_launch(be, kernels_of(be, b->batch.plan)))
-        return put_slot_records(be, slot, launch, copy, graph);
-    return copied || cu_call_ok(be, be->cu.cuStreamWaitEvent(be->stream, ahead->copied, CU_EVENT_WAIT_DEFAULT),
-                                "cuStreamWaitEvent");
+    if (!how->graph && goes_with_launch(be, cu_kernels_of(be, b->batch.plan)))
+        return put_slot_records(be, slot, how);
+    return cu_call_ok(be, be->cu.cuStreamWaitEvent(be->stream, ahead->copied, CU_EVENT_WAIT_DEFAULT),
+                      "cuStreamWaitEvent");
 }
 
 /* In the first kernel's parameter; what that has no room for the kernel fetches. */
-static int launch_with(struct backend *be, const struct mla_kernels *kernels, const struct mla_kernels_launch *launch,
-                       const struct cu_copy *copy, CUresult *result)
+static int launch_with(struct backend *be, const struct mla_kernels *kernels, const struct how *how, CUresult *result)
 {
-    if (mla_kernels_takes_blob(kernels, launch, copy->bytes))
-        return mla_kernels_launch_blob(kernels, be->stream, launch, copy->from, copy->bytes, result);
-    return mla_kernels_launch_fetch(kernels, be->stream, launch, copy->from_device, copy->bytes, result);
+    const struct cu_copy *copy = &how->copy;
+    if (mla_kernels_takes_blob(kernels, &how->launch, copy->bytes))
+        return mla_kernels_launch_blob(kernels, be->stream, &how->launch, copy->from, copy->bytes, result);
+    return mla_kernels_launch_fetch(kernels, be->stream, &how->launch, copy->from_device, copy->bytes, result);
 }
 
-static bool run(struct backend *be, const struct mla_kernels *kernels, const struct mla_kernels_launch *launch,
-                const struct cu_copy *copy, struct cu_graph *graph)
+static bool run(struct backend *be, const struct mla_kernels *kernels, const struct how *how)
 {
     CUresult r = CUDA_ERROR_UNKNOWN;
-    if (graph)
-        return cu_graph_launch(be, graph);
-    if (be->lost || (!copy->with_launch && !put_copy(be, copy, be->stream)))
+    be->prepared = NULL;
+    be->expected = NULL;
+    if (how->graph)
+        return cu_graph_launch(be, how->graph);
+    if (be->lost || (!how->copy.with_launch && !put_copy(be, &how->copy, be->stream)))
         return false;
-    int rc = copy->with_launch ? launch_with(be, kernels, launch, copy, &r)
-                               : mla_kernels_launch(kernels, be->stream, launch, &r);
+    int rc = how->copy.with_launch ? launch_with(be, kernels, how, &r)
+                                   : mla_kernels_launch_some(kernels, be->stream, &how->launch, how->which, &r);
     if (rc == 0)
         return true;
     cu_lose(be, r, "cuLaunchKernelEx");
@@ -367,17 +308,15 @@ static void choose_timing(struct backend *be, struct cu_slot *slot)
 static void begin_launch(struct backend *be, struct cu_slot *slot)
 {
     struct be_batch *batch = slot->request->batch;
-    struct mla_kernels_launch launch;
-    struct cu_copy copy;
-    struct cu_graph *graph;
+    struct how how;
     batch->taken_ns = mla_now_ns();
     choose_timing(be, slot);
-    if (!put_records(be, slot, &launch, &copy, &graph))
+    if (!put_records(be, slot, &how))
         return;
     /* Until it has ended: not before this. */
     batch->started_ns = mla_now_ns();
     if ((slot->timed && !cu_call_ok(be, be->cu.cuEventRecord(slot->started, be->stream), "cuEventRecord")) ||
-        !run(be, kernels_of(be, batch->plan), &launch, &copy, graph) || !put_end(be, slot, batch))
+        !run(be, cu_kernels_of(be, batch->plan), &how) || !put_end(be, slot, batch))
         return;
     batch->submitted_ns = mla_now_ns();
     struct be_event event = {.kind = BE_SUBMITTED, .request = slot->request};
@@ -492,6 +431,7 @@ bool cu_end_some(struct backend *be)
     float ms = 0;
     while (!be->lost && be->n_slots != 0 && has_ended(be, &be->slots[be->first_slot], &ms)) {
         struct cu_slot *slot = &be->slots[be->first_slot];
+        be->ended_value = slot->on_stream ? slot->value : be->ended_value;
         if (slot->request->op == BE_LAUNCH)
             end_launch(be, slot, ms);
         else if (slot->request->op == BE_ABORT)

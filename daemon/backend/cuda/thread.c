@@ -15,6 +15,7 @@ void cu_step_ended(void *backend, struct be_request *step, enum mla_status code)
 {
     struct backend *be = backend;
     struct mla_error error = {.code = code};
+    cu_ahead_settle(be);
     if (!be->lost)
         be_port_done(&be->port, step, &error);
 }
