@@ -40,7 +40,35 @@ static void give(struct backend *be, void *memory)
     free(whole);
 }
 
-static const struct be_ops ops = {.name = "of the test", .facts = facts_of, .host_alloc = take, .host_free = give};
+static uint64_t tokens_of(const struct plan_request *request)
+{
+    uint64_t tokens = 0;
+    for (uint32_t s = 0; s < request->n_seqs; s++)
+        tokens += request->seqs[s].q_len;
+    return tokens;
+}
+
+/* Two kinds of kernels, by what is in the request. */
+static void fit(const struct backend *be, struct plan_request *request)
+{
+    (void)be;
+    const char *kind = request->heads * tokens_of(request) < 200 ? "sm90-64" : "h200";
+    ck_assert_int_eq(plan_device_preset(kind, &request->device, &request->costs), 0);
+}
+
+/* Now and then so much that little is left, or more than there is. */
+static uint64_t scratch_bytes(const struct backend *be, const struct plan_request *request)
+{
+    uint64_t tokens = tokens_of(request);
+    return tokens == 10 ? be->facts.workspace_bytes - (1u << 20) : tokens == 18 ? UINT64_MAX : 1u << 20;
+}
+
+static const struct be_ops ops = {.name = "of the test",
+                                  .facts = facts_of,
+                                  .host_alloc = take,
+                                  .host_free = give,
+                                  .fit = fit,
+                                  .scratch_bytes = scratch_bytes};
 
 static struct app *new_app(struct backend *be, size_t bytes)
 {
@@ -102,6 +130,7 @@ static void same_as_fresh(const struct plan_request *request, const struct plan 
     ck_assert_uint_eq(plan->n_reduces, own.n_reduces);
     ck_assert_uint_eq(plan->partial_rows, own.partial_rows);
     ck_assert_uint_eq(plan->predicted_ns, own.predicted_ns);
+    ck_assert_uint_eq(plan->rows_per_unit, own.rows_per_unit);
     ck_assert_mem_eq(plan->tiles, own.tiles, own.n_tiles * sizeof(*own.tiles));
     ck_assert_mem_eq(plan->items, own.items, own.n_items * sizeof(*own.items));
     ck_assert_mem_eq(plan->reduces, own.reduces, own.n_reduces * sizeof(*own.reduces));
@@ -116,10 +145,8 @@ static uint32_t one_of(struct prng *prng, const uint32_t *values, uint32_t n)
 static void draw(struct prng *prng, struct plan_request *r, struct plan_job *jobs, struct plan_seq *seqs)
 {
     static const uint32_t q_lens[] = {1, 8}, kv_lens[] = {0, 20000, 20100}, heads[] = {16, 96};
-    static const enum plan_policy policies[] = {PLAN_AUTO, PLAN_SEED, PLAN_BALANCED};
     uint32_t split = prng_below(prng, SEQS_MAX - 1) + 1;
     r->heads = one_of(prng, heads, 2);
-    r->policy = policies[prng_below(prng, 8) < 6 ? 0 : 1 + prng_below(prng, 2)];
     r->n_jobs = 1 + prng_below(prng, 2);
     r->n_seqs = 2 + prng_below(prng, SEQS_MAX - 1);
     if (split >= r->n_seqs)
@@ -138,6 +165,8 @@ static void draw(struct prng *prng, struct plan_request *r, struct plan_job *job
     }
 }
 
+/* With its kernels, their costs and the workspace that is left, whether it was there or not. A request that has none is
+ * refused each time. */
 START_TEST(each_is_as_made_anew)
 {
     struct backend be;
@@ -146,21 +175,34 @@ START_TEST(each_is_as_made_anew)
     struct prng prng = {_i + 1};
     struct plan_job jobs[2];
     struct plan_seq seqs[SEQS_MAX];
-    uint64_t rounds = 4000;
+    uint32_t kinds[2] = {0, 0}, refused = 0;
     ck_assert_ptr_nonnull(fresh);
-    for (uint64_t i = 0; i < rounds; i++) {
+    struct plan_request asked = request_of(&be, jobs, 0, seqs, 0);
+    for (uint64_t i = 0; i < 4000; i++) {
+        static const enum plan_policy policies[] = {PLAN_AUTO, PLAN_AUTO, PLAN_SEED, PLAN_BALANCED};
         struct app_batch *b = &app->batches[prng_below(&prng, SCHED_BATCHES)];
-        struct plan_request r = request_of(&be, jobs, 0, seqs, 0);
-        draw(&prng, &r, jobs, seqs);
-        be.facts.workspace_bytes = prng_below(&prng, 4) == 0 ? 1u << 20 : 64u << 20;
+        if (i % 4 == 0) {
+            asked = request_of(&be, jobs, 0, seqs, 0);
+            draw(&prng, &asked, jobs, seqs);
+        }
+        asked.policy = policies[prng_below(&prng, 4)];
+        struct plan_request r = asked;
+        be_fit(&app->be, &r);
+        int fits = be_workspace_for(&app->be, &r, &r.workspace_bytes_max);
         plans_let_go(b);
-        int rc = plans_get(app, b, &r);
-        if (rc == -ENOSPC) /* batch-invariant jobs that do not fit */
+        struct plan_request given = asked;
+        int rc = plans_get(app, b, &given);
+        refused += rc != 0;
+        if (rc == -ENOSPC) /* none is left, or batch-invariant jobs do not fit */
             continue;
         ck_assert_int_eq(rc, 0);
+        ck_assert_int_eq(fits, 0);
         same_as_fresh(&r, &b->plan, fresh);
+        ck_assert_uint_eq(b->resident_units, r.device.resident_units);
+        kinds[b->plan.rows_per_unit == be.facts.device.rows_per_unit]++;
     }
     ck_assert_uint_lt(app->n_plans, app->n_plan_uses); /* some were there */
+    ck_assert(kinds[0] > 100 && kinds[1] > 100 && refused > 100);
     free(fresh);
     free_app(app, &be, 64u << 20);
 }
