@@ -73,6 +73,11 @@ uint64_t kernels_units_of_plan(const struct mla_kernels *kernels, const struct p
 /* At most, of so many items of the request's tiles. */
 uint64_t kernels_units_max(const struct mla_kernels *kernels, const struct plan_request *request, uint32_t items);
 
+/* A bound for a request, or the sum of the same bound for each of its jobs alone, whichever is less: alone, each is
+ * given the cuts and the widest rows that a launch has once for all. UINT64_MAX where the request has no bound. */
+uint64_t kernels_least_bound(const struct mla_kernels *kernels, const struct plan_request *request,
+                             uint64_t (*bound)(const struct mla_kernels *, const struct plan_request *));
+
 /* Bytes of the sections in a blob; 0 without a prepare kernel. */
 size_t kernels_more_bytes(const struct mla_kernels *kernels, uint64_t units, uint32_t n_reduces, uint32_t n_jobs,
                           uint32_t n_seqs);

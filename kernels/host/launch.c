@@ -68,7 +68,7 @@ size_t mla_kernels_blob_bytes(const struct mla_kernels *kernels, const struct pl
     return lay_out_plan(kernels, plan, n_jobs, n_seqs).bytes;
 }
 
-uint64_t mla_kernels_blob_bytes_max(const struct mla_kernels *k, const struct plan_request *request)
+static uint64_t blob_bound(const struct mla_kernels *k, const struct plan_request *request)
 {
     struct plan_capacity capacity;
     if (plan_bound(request, &capacity) != 0)
@@ -80,6 +80,11 @@ uint64_t mla_kernels_blob_bytes_max(const struct mla_kernels *k, const struct pl
                             .seqs = request->n_seqs,
                             .units = kernels_units_max(k, request, capacity.items)};
     return lay_out(k, &n).bytes;
+}
+
+uint64_t mla_kernels_blob_bytes_max(const struct mla_kernels *kernels, const struct plan_request *request)
+{
+    return kernels_least_bound(kernels, request, blob_bound);
 }
 
 /* An empty section has no address. */

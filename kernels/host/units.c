@@ -61,6 +61,25 @@ uint64_t kernels_units_max(const struct mla_kernels *k, const struct plan_reques
     return (uint64_t)items * kernels_units_of_rows(k, rows < request->tile_rows ? (uint32_t)rows : request->tile_rows);
 }
 
+uint64_t kernels_least_bound(const struct mla_kernels *k, const struct plan_request *request,
+                             uint64_t (*bound)(const struct mla_kernels *, const struct plan_request *))
+{
+    uint64_t together = bound(k, request), alone = 0;
+    if (together == UINT64_MAX || request->n_jobs < 2)
+        return together;
+    for (uint32_t j = 0; j < request->n_jobs && alone < together; j++) {
+        struct plan_job job = request->jobs[j];
+        struct plan_request one = *request;
+        one.jobs = &job;
+        one.n_jobs = 1;
+        one.seqs += job.first_seq;
+        one.n_seqs = job.n_seqs;
+        job.first_seq = 0;
+        alone += bound(k, &one); /* of less than all, so there is one */
+    }
+    return alone < together ? alone : together;
+}
+
 uint64_t kernels_units_of_plan(const struct mla_kernels *k, const struct plan *plan)
 {
     uint64_t units = 0;
@@ -129,7 +148,7 @@ uint64_t mla_kernels_workspace_bytes(const struct mla_kernels *k, const struct p
     return partial_bytes(plan) + scratch_bytes(k, kernels_units_of_plan(k, plan), pages, tokens, n_jobs, n_seqs);
 }
 
-uint64_t mla_kernels_scratch_bytes_max(const struct mla_kernels *k, const struct plan_request *request)
+static uint64_t scratch_bound(const struct mla_kernels *k, const struct plan_request *request)
 {
     struct plan_capacity capacity;
     uint64_t pages = 0, tokens = 0;
@@ -142,6 +161,11 @@ uint64_t mla_kernels_scratch_bytes_max(const struct mla_kernels *k, const struct
     uint64_t units = kernels_units_max(k, request, capacity.items);
     uint64_t scratch = scratch_bytes(k, units, pages, tokens, request->n_jobs, request->n_seqs);
     return scratch == 0 ? 0 : scratch + SCRATCH_ALIGN;
+}
+
+uint64_t mla_kernels_scratch_bytes_max(const struct mla_kernels *kernels, const struct plan_request *request)
+{
+    return kernels_least_bound(kernels, request, scratch_bound);
 }
 
 size_t kernels_more_bytes(const struct mla_kernels *k, uint64_t units, uint32_t n_reduces, uint32_t n_jobs,

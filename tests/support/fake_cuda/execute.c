@@ -1,6 +1,7 @@
 /* Kernels, by the CPU backend's executors. */
 #include <cblas.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/backend/cpu/launch.h"
 #include "daemon/backend/cpu/reduce.h"
@@ -95,6 +96,38 @@ static void check_units(const struct fake_op *op)
                    lists[op->kernel.clusters], op->kernel.clusters);
 }
 
+static bool same_rows(const struct mla_abi_tensor *x, uint32_t of_job, uint32_t first_token, uint64_t base,
+                      int64_t token, int64_t head)
+{
+    int64_t offset = x->compact ? first_token * x->token_stride : of_job * x->seq_stride;
+    return x->base == 0 ? base == 0
+                        : base == x->base + (uint64_t)offset && token == x->token_stride && head == x->head_stride;
+}
+
+/* What the real one reads instead of jobs, sequences and tiles, and what is computed here by these, must say the same:
+ * records that another launch has left would not. */
+static void check_reduces(const struct mla_sm90_launch *l)
+{
+    const struct mla_sm90_reduce *reduces = at(l->reduces);
+    for (uint32_t i = 0; i < l->abi.n_reduces; i++) {
+        const struct mla_sm90_reduce *r = &reduces[i];
+        const struct mla_abi_reduce *abi = (const struct mla_abi_reduce *)at(l->abi.reduces) + i;
+        const struct mla_abi_tile *tile = (const struct mla_abi_tile *)at(l->abi.tiles) + abi->tile;
+        const struct mla_abi_seq *seq = (const struct mla_abi_seq *)at(l->abi.seqs) + tile->seq;
+        const struct mla_abi_job *job = (const struct mla_abi_job *)at(l->abi.jobs) + seq->job;
+        uint32_t of_job = tile->seq - job->first_seq;
+        if (r->partial_row != abi->partial_row || r->n_partials != abi->n_partials || r->rows != abi->rows ||
+            r->first_row != tile->first_row || r->seq != tile->seq)
+            fake_abort("record %u of the reducer is of another tile", i);
+        if (!same_rows(&job->o, of_job, seq->first_token, r->out, r->out_token, r->out_head) ||
+            !same_rows(&job->lse, of_job, seq->first_token, r->lse, r->lse_token, r->lse_head) ||
+            r->heads != job->heads || r->out_type != job->out_type ||
+            memcmp(&r->kv_scale, &job->kv_scale, sizeof r->kv_scale) != 0 ||
+            memcmp(&r->inv_out_scale, &job->inv_out_scale, sizeof r->inv_out_scale) != 0)
+            fake_abort("record %u of the reducer is of another job", i);
+    }
+}
+
 /* The items that units are of, from the records of the prepare kernel: a blob that came in its parameter has no others.
  * The first unit of each item stands for it. */
 static struct mla_abi_item *items_of_units(const struct mla_sm90_launch *l)
@@ -148,7 +181,7 @@ static void run_launch(CUstream stream, enum fake_kernel kernel, const struct ml
     bool units = kernel == FAKE_DECODE_UNITS;
     if (kernel == FAKE_DECODE || units)
         decode(stream, &launch);
-    else if (kernel == FAKE_REDUCE)
+    else if (kernel == FAKE_REDUCE || kernel == FAKE_REDUCE_UNITS)
         reduce(stream, &launch, l->flags);
     /* The real prepare kernel knows all faults. Here it is the executors that find them. */
     if ((units || kernel == FAKE_PREPARE) && (l->flags & MLA_ABI_LAUNCH_USER_STATUS))
@@ -176,6 +209,8 @@ CUresult fake_execute_kernel(CUstream stream, struct fake_op *op)
             check_units(op);
             items = items_of_units(&op->kernel.units);
         }
+        if (kernel == FAKE_REDUCE_UNITS)
+            check_reduces(&op->kernel.units);
         run_launch(stream, kernel, &op->kernel.launch, items ? items : at(op->kernel.launch.items));
         free(items);
     }

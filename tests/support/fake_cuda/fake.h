@@ -189,7 +189,7 @@ struct fake_op {
             CUfunction function;
             union {
                 struct mla_abi_launch launch;
-                struct mla_sm90_launch units; /* FAKE_PREPARE, FAKE_DECODE_UNITS */
+                struct mla_sm90_launch units; /* FAKE_PREPARE, FAKE_DECODE_UNITS, FAKE_REDUCE_UNITS */
             };
             uint32_t clusters, cluster_ctas; /* of the grid, of a cluster */
             struct h128_args h128;           /* FAKE_H128_* */
@@ -304,12 +304,13 @@ void fake_graphs_free(CUcontext context);
 
 /* module.c */
 /* FAKE_PREPARE: what goes before a decode kernel that shares out units; the two write the callers' status words.
- * FAKE_EMPTY: computes nothing. */
+ * FAKE_REDUCE_UNITS: what goes behind it. FAKE_EMPTY: computes nothing. */
 enum fake_kernel {
     FAKE_DECODE = 1,
     FAKE_DECODE_UNITS,
     FAKE_PREPARE,
     FAKE_REDUCE,
+    FAKE_REDUCE_UNITS,
     FAKE_H128_PACK,
     FAKE_H128_UNPACK,
     FAKE_SPIN,

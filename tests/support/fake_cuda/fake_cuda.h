@@ -13,7 +13,8 @@
  * which take a struct mla_abi_launch; and, for tests, fake_spin(uint64_t nanoseconds), fake_read(uint64_t address),
  * which is an illegal access unless a range covers the address; mla_bench_... does nothing. An address in a launch's
  * records that nothing covers, or that is written through read-only access, is CUDA_ERROR_ILLEGAL_ADDRESS. Kernels that
- * are called NAME_inline_BYTES have a parameter of so many bytes, with the blob in it, and copy that to its place.
+ * are called NAME_inline have the blob in their parameter, NAME_fetch its address, and copy it to its place. Records
+ * that only the real kernels read, of units and of reducers in f16, must agree with jobs, sequences and plan.
  *
  * Configuration: $MLA_FAKE_CUDA, "key=value" pairs separated by ';' (also by newlines in the files). Keys:
  *   devices=1 memory=8G sms=132 capability=9.0 driver=13000 name=... uuid=<32 hex of device 0; the last byte counts up>

@@ -110,7 +110,8 @@ FAKE_API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction func
         memcpy(&op->kernel.h128, params[0], sizeof op->kernel.h128);
     else if (fake_bring_bytes(function) != 0)
         fake_bring_take(op, params[0]);
-    else if (function->kernel == FAKE_PREPARE || function->kernel == FAKE_DECODE_UNITS)
+    else if (function->kernel == FAKE_PREPARE || function->kernel == FAKE_DECODE_UNITS ||
+             function->kernel == FAKE_REDUCE_UNITS)
         memcpy(&op->kernel.units, params[0], sizeof op->kernel.units);
     else if (function->kernel != FAKE_EMPTY)
         memcpy(&op->kernel.launch, params[0], sizeof op->kernel.launch);

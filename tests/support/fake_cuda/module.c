@@ -131,7 +131,8 @@ bool fake_function_ok(CUfunction function)
 
 static enum fake_kernel kernel_of(const char *name)
 {
-    return strstr(name, "reduce")        ? FAKE_REDUCE
+    return strstr(name, "reduce_f16")    ? FAKE_REDUCE_UNITS
+           : strstr(name, "reduce")      ? FAKE_REDUCE
            : strstr(name, "prepare")     ? FAKE_PREPARE
            : strstr(name, "decode_sm90") ? FAKE_DECODE_UNITS
            : strstr(name, "decode")      ? FAKE_DECODE
