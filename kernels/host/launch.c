@@ -299,9 +299,18 @@ static size_t needed_bytes(const struct mla_kernels_launch *launch, size_t blob_
     return launch->abi.n_items == 0 ? blob_bytes : (size_t)(launch->abi.items - launch->abi.jobs);
 }
 
+/* Of a blob: where its lists of units begin, behind which there is nothing but the reducer's records, too. */
+static uint64_t lists_of(const struct mla_kernels_launch *launch)
+{
+    struct mla_sm90_launch mine;
+    memcpy(&mine, launch, sizeof mine);
+    return mine.lists - launch->abi.jobs;
+}
+
 static bool brings(const struct mla_kernels *k, const struct mla_kernels_launch *launch, size_t blob_bytes)
 {
-    return kernels_have_units(k) && needed_bytes(launch, blob_bytes) <= blob_bytes && blob_bytes <= UINT32_MAX;
+    size_t bytes = needed_bytes(launch, blob_bytes);
+    return kernels_have_units(k) && bytes <= blob_bytes && blob_bytes <= UINT32_MAX && lists_of(launch) <= bytes;
 }
 
 static int launch_by(const struct mla_kernels *k, CUfunction prepare, CUstream stream,
@@ -320,7 +329,8 @@ static int launch_by(const struct mla_kernels *k, CUfunction prepare, CUstream s
 
 static struct mla_sm90_fetch fetch_of(const struct mla_kernels_launch *launch, uint64_t from, size_t bytes)
 {
-    struct mla_sm90_fetch fetch = {.from = from, .n_vectors = (uint32_t)(bytes / 16)};
+    struct mla_sm90_fetch fetch = {
+        .from = from, .n_vectors = (uint32_t)(bytes / 16), .first = (uint32_t)(lists_of(launch) / 16)};
     memcpy(&fetch.launch, launch, sizeof fetch.launch);
     return fetch;
 }

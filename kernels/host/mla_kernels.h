@@ -144,18 +144,19 @@ int mla_kernels_launch(const struct mla_kernels *kernels, CUstream stream, const
                        CUresult *result);
 
 /* The same for a launch of mla_kernels_blob_write() whose blob has not been copied: the prepare kernel has it in its
- * parameter and brings it to the address that it was written for. The blob is free again when the call returns. In a
- * graph it stays what it is now. -EINVAL unless mla_kernels_takes_blob(): kernels with a prepare kernel, and a blob of
- * at most 3,936 bytes, which the plan's items do not count for. blob_bytes: mla_kernels_blob_bytes(). */
+ * parameter and brings what the kernels behind it read to the address that it was written for. The blob is free again
+ * when the call returns. In a graph it stays what it is now. -EINVAL unless mla_kernels_takes_blob(): kernels with a
+ * prepare kernel, and a blob of at most 3,936 bytes, which the plan's items do not count for. blob_bytes:
+ * mla_kernels_blob_bytes(). */
 bool mla_kernels_takes_blob(const struct mla_kernels *kernels, const struct mla_kernels_launch *launch,
                             size_t blob_bytes);
 int mla_kernels_launch_blob(const struct mla_kernels *kernels, CUstream stream, const struct mla_kernels_launch *launch,
                             const void *blob, size_t blob_bytes, CUresult *result);
 
 /* The same for a blob of any size below 4 GiB that the device can read at `blob`, as it can pinned host memory (16-byte
- * aligned): the prepare kernel brings it from there to the address that it was written for. The blob must stay
- * unchanged until the launch has run; a graph brings what is there when it runs. -EINVAL for kernels without a prepare
- * kernel, which are those without facts->scratch. */
+ * aligned): the prepare kernel brings what the others read from there. The blob must stay unchanged until the launch
+ * has run; a graph brings what is there when it runs. -EINVAL for kernels without a prepare kernel, which are those
+ * without facts->scratch. */
 int mla_kernels_launch_fetch(const struct mla_kernels *kernels, CUstream stream,
                              const struct mla_kernels_launch *launch, uint64_t blob, size_t blob_bytes,
                              CUresult *result);

@@ -113,10 +113,10 @@ struct mla_sm90_launch {
 
 /* The parameter of PREPARE_fetch, the prepare kernel that brings the blob from where it was written. 160 bytes. */
 struct mla_sm90_fetch {
-    struct mla_sm90_launch launch; /* abi.jobs: of the blob's first byte in device memory, where the kernel copies it */
+    struct mla_sm90_launch launch; /* abi.jobs: of the blob's first byte in device memory */
     uint64_t from;                 /* where the device reads the blob, 16-byte aligned */
     uint32_t n_vectors;            /* of 16 bytes, of the blob */
-    uint32_t reserved;
+    uint32_t first;                /* those from here on the next kernels read: they are copied to device memory */
 };
 
 /* The parameter of PREPARE_inline: the same with `from` 0, and the blob behind it. The driver takes all of it whatever

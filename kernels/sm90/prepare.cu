@@ -2,7 +2,7 @@
  * the records of the sequence's units. Loads come in two rounds: the sequence's record; then all that it names.
  *
  * The records lie in device memory, come with the launch in this kernel's parameter, or are in the host's memory: then
- * its CTAs also bring them to their place in device memory, where the next kernels read them. A parameter is memory
+ * its CTAs also bring those that the next kernels read to their place in device memory. A parameter is memory
  * like other memory, which all threads load from at once; the instructions for parameters would take it word by word.
  */
 #include <stddef.h>
@@ -312,19 +312,20 @@ __device__ __forceinline__ void prepare(const mla_sm90_launch &launch, uint64_t 
         write_status(launch, seq, sh.fault);
 }
 
-/* By all CTAs together, and all warps but the one that reads the sequence's record. */
-__device__ __forceinline__ void copy_blob(uint64_t to, uint64_t from, uint32_t n_vectors)
+/* What the next kernels read, by all CTAs together, and all warps but the one that reads the sequence's record. */
+__device__ __forceinline__ void copy_blob(const mla_sm90_fetch &parameter, uint64_t from)
 {
     constexpr uint32_t threads = kPrepareThreads - 32;
     if (threadIdx.x < 32)
         return;
-    for (uint32_t i = blockIdx.x * threads + threadIdx.x - 32; i < n_vectors; i += gridDim.x * threads)
-        reinterpret_cast<uint4 *>(to)[i] = host_vector(from, 0, i);
+    for (uint32_t i = parameter.first + blockIdx.x * threads + threadIdx.x - 32; i < parameter.n_vectors;
+         i += gridDim.x * threads)
+        reinterpret_cast<uint4 *>(parameter.launch.abi.jobs)[i] = host_vector(from, 0, i);
 }
 
 __device__ __forceinline__ void prepare_from(const mla_sm90_fetch &parameter, uint64_t from, Shared &sh)
 {
-    copy_blob(parameter.launch.abi.jobs, from, parameter.n_vectors);
+    copy_blob(parameter, from);
     prepare(parameter.launch, from - parameter.launch.abi.jobs, sh);
 }
 
