@@ -48,7 +48,8 @@ static void push(struct dc_job *job)
     struct mem *all[] = {&job->pool,      &job->q_mem,      &job->o_mem,       &job->lse_mem,
                          &job->table_mem, &job->kv_len_mem, &job->visible_mem, &job->user_status_mem};
     memset(job->o_mem.host, DC_POISON, job->o_mem.bytes);
-    memset(job->lse_mem.host, DC_POISON, job->lse_mem.bytes);
+    if (job->lse_mem.host != NULL)
+        memset(job->lse_mem.host, DC_POISON, job->lse_mem.bytes);
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         mem_push(job->c->rig, all[i]);
 }

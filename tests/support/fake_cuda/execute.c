@@ -1,14 +1,12 @@
 /* Kernels, by the CPU backend's executors. */
 #include <cblas.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "daemon/backend/cpu/launch.h"
 #include "daemon/backend/cpu/reduce.h"
 #include "tests/support/fake_cuda/fake.h"
 
 #define SPIN_STEP_NS UINT64_C(100000)
-#define CTA_ROWS     64u
 
 struct fake_scratch {
     struct cpu_scratch cpu;
@@ -76,94 +74,6 @@ static void reduce(CUstream stream, const struct cpu_launch *launch, uint32_t fl
         copy_status(launch->batch);
 }
 
-/* Each CTA of a cluster has up to 64 rows of a unit, and each cluster the units of its list: records of other kernels
- * than those that are launched would leave rows or units undone. */
-static void check_units(const struct fake_op *op)
-{
-    const struct mla_sm90_launch *l = &op->kernel.units;
-    const struct mla_sm90_seq *seqs = at(l->seqs);
-    const uint32_t *lists = at(l->lists);
-    uint64_t units = 0;
-    for (uint32_t s = 0; s < l->abi.n_seqs; s++) {
-        const struct mla_sm90_part *parts = at(seqs[s].parts);
-        units += seqs[s].n_parts;
-        for (uint32_t p = 0; p < seqs[s].n_parts; p++)
-            if (parts[p].rows > CTA_ROWS * op->kernel.cluster_ctas)
-                fake_abort("a unit of %u rows for clusters of %u", parts[p].rows, op->kernel.cluster_ctas);
-    }
-    if (units != l->n_units || lists[op->kernel.clusters] != l->n_units)
-        fake_abort("%llu units of %u, and lists of %u for %u clusters", (unsigned long long)units, l->n_units,
-                   lists[op->kernel.clusters], op->kernel.clusters);
-}
-
-static bool same_rows(const struct mla_abi_tensor *x, uint32_t of_job, uint32_t first_token, uint64_t base,
-                      int64_t token, int64_t head)
-{
-    int64_t offset = x->compact ? first_token * x->token_stride : of_job * x->seq_stride;
-    return x->base == 0 ? base == 0
-                        : base == x->base + (uint64_t)offset && token == x->token_stride && head == x->head_stride;
-}
-
-/* What the real one reads instead of jobs, sequences and tiles, and what is computed here by these, must say the same:
- * records that another launch has left would not. */
-static void check_reduces(const struct mla_sm90_launch *l)
-{
-    const struct mla_sm90_reduce *reduces = at(l->reduces);
-    for (uint32_t i = 0; i < l->abi.n_reduces; i++) {
-        const struct mla_sm90_reduce *r = &reduces[i];
-        const struct mla_abi_reduce *abi = (const struct mla_abi_reduce *)at(l->abi.reduces) + i;
-        const struct mla_abi_tile *tile = (const struct mla_abi_tile *)at(l->abi.tiles) + abi->tile;
-        const struct mla_abi_seq *seq = (const struct mla_abi_seq *)at(l->abi.seqs) + tile->seq;
-        const struct mla_abi_job *job = (const struct mla_abi_job *)at(l->abi.jobs) + seq->job;
-        uint32_t of_job = tile->seq - job->first_seq;
-        if (r->partial_row != abi->partial_row || r->n_partials != abi->n_partials || r->rows != abi->rows ||
-            r->first_row != tile->first_row || r->seq != tile->seq)
-            fake_abort("record %u of the reducer is of another tile", i);
-        if (!same_rows(&job->o, of_job, seq->first_token, r->out, r->out_token, r->out_head) ||
-            !same_rows(&job->lse, of_job, seq->first_token, r->lse, r->lse_token, r->lse_head) ||
-            r->heads != job->heads || r->out_type != job->out_type ||
-            memcmp(&r->kv_scale, &job->kv_scale, sizeof r->kv_scale) != 0 ||
-            memcmp(&r->inv_out_scale, &job->inv_out_scale, sizeof r->inv_out_scale) != 0)
-            fake_abort("record %u of the reducer is of another job", i);
-    }
-}
-
-/* The items that units are of, from the records of the prepare kernel: a blob that came in its parameter has no others.
- * The first unit of each item stands for it. */
-static struct mla_abi_item *items_of_units(const struct mla_sm90_launch *l)
-{
-    const struct mla_sm90_seq *seqs = at(l->seqs);
-    const struct mla_abi_tile *tiles = at(l->abi.tiles);
-    struct mla_abi_item *items = calloc(l->abi.n_items + 1, sizeof *items);
-    uint32_t n = 0, first = 0;
-    if (!items)
-        fake_abort("no memory");
-    for (uint32_t s = 0; s < l->abi.n_seqs; s++) {
-        const struct mla_sm90_part *parts = at(seqs[s].parts);
-        while (seqs[s].n_parts > 0 && tiles[first].seq < s)
-            first++;
-        for (uint32_t p = 0; p < seqs[s].n_parts; p++) {
-            uint32_t t = first;
-            while (tiles[t].seq == s && tiles[t].first_row + tiles[t].rows <= parts[p].row0)
-                t++;
-            if (tiles[t].seq != s)
-                fake_abort("a unit of sequence %u from row %u, which no tile has", s, parts[p].row0);
-            if (parts[p].row0 != tiles[t].first_row)
-                continue;
-            if (n == l->abi.n_items)
-                fake_abort("units of more than %u items", n);
-            items[n++] = (struct mla_abi_item){
-                .tile = t,
-                .page_begin = parts[p].page_begin,
-                .page_end = parts[p].page_end,
-                .partial_row = parts[p].split ? (uint32_t)(parts[p].partial_row + parts[p].row0) : MLA_ABI_NO_PARTIAL};
-        }
-    }
-    if (n != l->abi.n_items)
-        fake_abort("units of %u items, not %u", n, l->abi.n_items);
-    return items;
-}
-
 static void run_launch(CUstream stream, enum fake_kernel kernel, const struct mla_abi_launch *l,
                        const struct mla_abi_item *items)
 {
@@ -206,11 +116,13 @@ CUresult fake_execute_kernel(CUstream stream, struct fake_op *op)
     } else if (kernel != FAKE_READ && kernel != FAKE_EMPTY) {
         struct mla_abi_item *items = NULL;
         if (kernel == FAKE_DECODE_UNITS && op->kernel.launch.n_items > 0) {
-            check_units(op);
-            items = items_of_units(&op->kernel.units);
+            fake_units_check(op);
+            items = fake_units_items(&op->kernel.units);
         }
+        if (kernel == FAKE_PREPARE)
+            fake_units_prepare(&op->kernel.units);
         if (kernel == FAKE_REDUCE_UNITS)
-            check_reduces(&op->kernel.units);
+            fake_units_check_reduces(&op->kernel.units);
         run_launch(stream, kernel, &op->kernel.launch, items ? items : at(op->kernel.launch.items));
         free(items);
     }

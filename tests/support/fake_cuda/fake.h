@@ -267,6 +267,12 @@ void fake_bring_uses(struct fake_op *found, const struct fake_op *op);
 bool fake_bring_blob(const struct fake_op *op);
 /* Where a record can be read before that; otherwise where it lies. */
 const void *fake_bring_record(const struct fake_op *op, uint64_t address);
+/* execute_units.c: records that only the real kernels compute by. What a prepare kernel leaves in the workspace; that a
+ * decode kernel finds what its own launch's has left, and the reducer what its jobs say: they abort otherwise. */
+void fake_units_prepare(const struct mla_sm90_launch *launch);
+void fake_units_check(const struct fake_op *op);
+void fake_units_check_reduces(const struct mla_sm90_launch *launch);
+struct mla_abi_item *fake_units_items(const struct mla_sm90_launch *launch); /* the caller's to free */
 /* execute_h128.c: what the baseline's kernels do, and some of what they use. */
 void fake_h128_uses(struct fake_op *found, const struct h128_args *args);
 void fake_h128_pack(const struct h128_args *args);

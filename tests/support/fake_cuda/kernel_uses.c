@@ -72,6 +72,8 @@ void fake_kernel_uses(struct fake_op *op, bool executing)
         fake_op_use(&found, l->tiles, 0, false);
         fake_op_use(&found, l->items, l->n_items * sizeof(struct mla_abi_item), false);
         fake_op_use(&found, l->reduces, l->n_reduces * sizeof(struct mla_abi_reduce), false);
+        if (op->kernel.function->kernel == FAKE_PREPARE || op->kernel.function->kernel == FAKE_DECODE_UNITS)
+            fake_op_use(&found, op->kernel.units.units, op->kernel.units.n_units * sizeof(struct mla_sm90_unit), true);
         if (op->kernel.function->kernel == FAKE_REDUCE_UNITS)
             fake_op_use(&found, op->kernel.units.reduces, l->n_reduces * sizeof(struct mla_sm90_reduce), false);
         if (l->n_reduces > 0) {
