@@ -62,7 +62,7 @@ static void device_take(struct rig *rig, struct mem *mem, size_t bytes, unsigned
 static void device_push(struct rig *rig, struct mem *mem, size_t offset, size_t bytes)
 {
     (void)rig;
-    LIB_OK(cuMemcpyHtoD(mem->address + offset, mem->host + offset, bytes));
+    lib_upload(mem->address + offset, mem->host + offset, bytes);
 }
 
 static void device_pull(struct rig *rig, struct mem *mem, size_t offset, size_t bytes)

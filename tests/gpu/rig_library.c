@@ -197,6 +197,12 @@ void rig_close(struct rig *rig)
     memset(rig, 0, sizeof(*rig));
 }
 
+void lib_upload(CUdeviceptr to, const void *from, size_t bytes)
+{
+    LIB_OK(cuMemcpyHtoD(to, from, bytes));
+    LIB_OK(cuCtxSynchronize());
+}
+
 static void grow_blob(size_t bytes)
 {
     if (bytes <= lib.blob_bytes)
@@ -234,7 +240,7 @@ static void write_blob(const struct be_batch *batch)
         way = LIB_COPIED;
     lib.records = way;
     if (way == LIB_COPIED)
-        LIB_OK(cuMemcpyHtoD(lib.blob_copy, lib.blob, bytes));
+        lib_upload(lib.blob_copy, lib.blob, bytes);
     else if (way != LIB_IN_PLACE)
         LIB_OK(cuMemsetD8Async(lib.blob_copy, 0xff, bytes, lib.stream)); /* what an earlier one left does not help */
 }

@@ -44,6 +44,9 @@ const char *lib_variant(int index);
 
 /* Aborts the test with the driver's words unless the call succeeded. */
 #define LIB_OK(call) lib_ok(lib.driver.call, #call)
+/* It has arrived when this returns: a copy of the driver's from pageable memory may still be under way then, and lib's
+ * stream does not wait for it. */
+void lib_upload(CUdeviceptr to, const void *from, size_t bytes);
 void lib_ok(CUresult result, const char *call);
 
 /* Opens the driver and a context of device 0 without kernels, for tests of mla_kernels_open() itself. */

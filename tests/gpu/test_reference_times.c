@@ -24,7 +24,7 @@ static CUdeviceptr random_memory(uint64_t bytes)
         block[i] = fp8_encode(prng_normal(&prng));
     LIB_OK(cuMemAlloc(&memory, bytes));
     for (uint64_t at = 0; at < bytes; at += BLOCK)
-        LIB_OK(cuMemcpyHtoD(memory + at, block, bytes - at < BLOCK ? bytes - at : BLOCK));
+        lib_upload(memory + at, block, bytes - at < BLOCK ? bytes - at : BLOCK);
     free(block);
     return memory;
 }
@@ -91,7 +91,7 @@ static void make_memory(struct shape *s)
     s->q = random_memory((uint64_t)rows * MLA_ABI_QK_DIM);
     LIB_OK(cuMemAlloc(&s->o, (size_t)rows * MLA_ABI_V_DIM));
     LIB_OK(cuMemAlloc(&s->table, (size_t)pages * sizeof(*table)));
-    LIB_OK(cuMemcpyHtoD(s->table, table, (size_t)pages * sizeof(*table)));
+    lib_upload(s->table, table, (size_t)pages * sizeof(*table));
     LIB_OK(cuMemAlloc(&s->status, s->n_seqs * sizeof(uint64_t)));
     LIB_OK(cuMemsetD8Async(s->status, 0, s->n_seqs * sizeof(uint64_t), lib.stream));
     free(table);
@@ -134,7 +134,7 @@ static void write_launches(struct shape *s, bool apart)
         ck_assert_int_eq(mla_kernels_blob_write(lib.kernels, &s->plan, &s->job, 1, seqs, s->n_seqs, blob, to,
                                                 lib.workspace + (apart ? c * workspace : 0), &s->launches[c]),
                          0);
-        LIB_OK(cuMemcpyHtoD(to, blob, bytes));
+        lib_upload(to, blob, bytes);
     }
     free(blob);
     free(seqs);

@@ -53,6 +53,12 @@ int gpu_open(struct gpu *gpu)
     return 0;
 }
 
+void gpu_upload(const struct gpu *gpu, CUdeviceptr to, const void *from, uint64_t bytes)
+{
+    GPU(gpu, cuMemcpyHtoD(to, from, bytes));
+    GPU(gpu, cuCtxSynchronize());
+}
+
 void gpu_close(struct gpu *gpu)
 {
     GPU(gpu, cuStreamSynchronize(gpu->stream));

@@ -29,5 +29,8 @@ void *gpu_array(size_t n, size_t bytes); /* zeros; free() */
 
 CUdeviceptr gpu_alloc(const struct gpu *gpu, uint64_t bytes);
 void gpu_free(const struct gpu *gpu, CUdeviceptr memory);
+/* It has arrived when this returns: a copy of the driver's from pageable memory may still be under way then, and the
+ * stream does not wait for it. */
+void gpu_upload(const struct gpu *gpu, CUdeviceptr to, const void *from, uint64_t bytes);
 
 #endif

@@ -257,7 +257,7 @@ static void open_place(struct launch_bed *bed, struct launch_way *way, uint32_t 
                        : mla_kernels_facts(way->kernels)->scratch                            ? LAUNCH_FETCHED
                                                                                              : LAUNCH_COPIED;
     if (way->records == LAUNCH_THERE)
-        GPU(gpu, cuMemcpyHtoD(place->at, place->blob, way->blob_bytes));
+        gpu_upload(gpu, place->at, place->blob, way->blob_bytes);
     if (way->how->graph)
         capture(gpu, way, place);
 }

@@ -56,7 +56,7 @@ void pool_open(struct pool *pool, const struct gpu *gpu, const struct pool_wants
     pool->o = gpu_alloc(gpu, pool->o_bytes);
     pool->status = gpu_alloc(gpu, pool->seqs * sizeof(uint64_t));
     data_permute(pool->entries, pool->pages, pool->block_pages);
-    GPU(gpu, cuMemcpyHtoD(pool->table, pool->entries, pool->pages * sizeof *pool->entries));
+    gpu_upload(gpu, pool->table, pool->entries, pool->pages * sizeof *pool->entries);
     take_workspace(pool, wants->workspace_bytes_most != 0 ? wants->workspace_bytes_most : WORKSPACE_MOST);
 }
 

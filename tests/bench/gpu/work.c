@@ -120,7 +120,7 @@ static int make_launches(struct work *work, const struct work_options *options)
                                     work->blobs + i * bytes, work->pool->workspace, &work->launches[i]);
     }
     if (rc == 0)
-        GPU(gpu, cuMemcpyHtoD(work->blobs, blobs, bytes * work->n_launches));
+        gpu_upload(gpu, work->blobs, blobs, bytes * work->n_launches);
     free(blobs);
     return rc;
 }
@@ -158,7 +158,7 @@ static int make_padded(struct work *work, const struct work_options *options)
             rc = h128_blob_write(work->padded[i], blobs + i * bytes, work->blobs + i * bytes, work->pool->workspace);
     }
     if (rc == 0)
-        GPU(gpu, cuMemcpyHtoD(work->blobs, blobs, bytes * work->n_launches));
+        gpu_upload(gpu, work->blobs, blobs, bytes * work->n_launches);
     free(blobs);
     return rc;
 }
