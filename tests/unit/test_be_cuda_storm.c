@@ -22,7 +22,7 @@ static void runner_begin(struct runner *r)
     step_again(&r->s);
 }
 
-/* Layers that have run are right, others have written nothing. */
+/* Layers that have run are right, others have written nothing, but for parts of the first of them. */
 static void runner_end(struct runner *r)
 {
     rig_wait(r->s.rig, &r->s.ticket);
@@ -37,7 +37,7 @@ static void runner_end(struct runner *r)
         dc_pull(r->s.layers[i]);
         if (i < r->s.step.layers_done)
             dc_check_all(r->s.layers[i]);
-        else
+        else if (i > r->s.step.layers_done || r->s.step.n_parts == 1)
             ck_assert(o->host[0] == DC_POISON && memcmp(o->host, o->host + 1, o->bytes - 1) == 0);
         if (i >= r->s.step.layers_done)
             ck_assert_uint_eq(__atomic_load_n(step_word(&r->s, i, true), __ATOMIC_ACQUIRE), 0);
@@ -80,6 +80,12 @@ START_TEST(storm)
     job->jobs[0]->keep_reference = true;
     step_make(&runners[0].s, &rig, 10);
     step_make(&runners[1].s, &rig, 20);
+    for (int k = 0; k < 2 && _i % 2 != 0; k++) { /* layers in parts, of a tile each */
+        struct be_step *step = &runners[k].s.step;
+        step->part_max_ns = 1;
+        step->n_parts = plan_parts(&step->plan, step->part_max_ns, &step->part_load_ns);
+        ck_assert_uint_gt(step->n_parts, 1);
+    }
     for (uint32_t k = 0; k < 2 * LAYERS; k++)
         runners[k / LAYERS].s.layers[k % LAYERS]->jobs[0]->keep_reference = true;
     step_warm_up(&rig);
