@@ -109,6 +109,40 @@ START_TEST(launches_as_graphs)
 }
 END_TEST
 
+/* A launch beside another begins the count anew. */
+START_TEST(no_graphs_in_company)
+{
+    ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", "1", 1), 0);
+    struct rig rig = cuda_rig();
+    struct dc *c[2] = {new_case(&rig, 1), new_case(&rig, 2)};
+    struct mla_fake_report after;
+    ck_assert(cuda_fake_report(&before));
+    for (int round = 0; round < 6; round++) {
+        dc_run(c[0]);
+        dc_run(c[1]);
+        ck_assert(cuda_fake_rules("kernel=delay 5"));
+        for (int i = 0; i < 2; i++)
+            dc_ready(c[i]);
+        for (int i = 0; i < 2; i++)
+            dc_submit(c[i]);
+        for (int i = 0; i < 2; i++)
+            dc_wait(c[i]);
+        ck_assert(cuda_fake_rules(""));
+    }
+    ck_assert(cuda_fake_report(&after));
+    ck_assert_uint_eq(calls(&after, MLA_FAKE_cuStreamBeginCapture), 0);
+    for (int i = 0; i < 5; i++)
+        dc_run(c[i % 2]);
+    ck_assert(cuda_fake_report(&after));
+    ck_assert_uint_eq(calls(&after, MLA_FAKE_cuStreamBeginCapture), 1);
+    for (int i = 0; i < 2; i++) {
+        dc_check_all(c[i]);
+        dc_free(c[i]);
+    }
+    rig_close(&rig);
+}
+END_TEST
+
 /* Of two that are timed and follow each other the pause is told, of others not. Records of one plan are written by
  * halves from the second time on, those of another plan between them whole. */
 START_TEST(gaps_and_plans)
@@ -153,5 +187,6 @@ MLA_SUITE(be_cuda_calls)
     TCase *tc = mla_tcase(suite, "calls");
     tcase_add_loop_test(tc, calls_of_a_launch, 0, 3);
     tcase_add_loop_test(tc, launches_as_graphs, 0, 3);
+    tcase_add_test(tc, no_graphs_in_company);
     tcase_add_test(tc, gaps_and_plans);
 }

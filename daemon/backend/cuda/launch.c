@@ -309,6 +309,8 @@ static void begin_launch(struct backend *be, struct cu_slot *slot)
 {
     struct be_batch *batch = slot->request->batch;
     struct how how;
+    if (be->n_slots > 1) /* among several a capture would hold up the others, and its graph seldom be the next one's */
+        be->slots[0].graph.uses = 0;
     batch->taken_ns = mla_now_ns();
     choose_timing(be, slot);
     if (!put_records(be, slot, &how))
