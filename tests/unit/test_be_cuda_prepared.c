@@ -1,6 +1,9 @@
 /* Layers of a lone step whose prepare kernel runs before their words come, and when it does not, or runs again. On the
  * fake driver. */
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "daemon/util/clock.h"
@@ -152,6 +155,83 @@ START_TEST(ends_behind_the_kernel)
 }
 END_TEST
 
+#define IS_LOST(rig) ((rig)->lost.code != MLA_OK)
+
+/* A layer, which then is right. False: the device is lost. */
+static bool layer_runs(struct rig *rig, struct stepper *s, uint32_t i)
+{
+    __atomic_store_n(step_word(s, i, false), 1, __ATOMIC_RELEASE);
+    WAIT_UNTIL(rig, IS_LOST(rig) || __atomic_load_n(step_word(s, i, true), __ATOMIC_ACQUIRE) == 1);
+    return !IS_LOST(rig);
+}
+
+static bool step_runs(struct rig *rig, struct stepper *s)
+{
+    for (uint32_t i = 0; i < LAYERS; i++) {
+        usleep(2000); /* in which its prepare kernel runs, if the machine is not too slow */
+        if (!layer_runs(rig, s, i))
+            return false;
+    }
+    WAIT_UNTIL(rig, IS_LOST(rig) || s->ticket.ended_at != 0);
+    return !IS_LOST(rig);
+}
+
+/* A step that ends in front of its second layer, whose kernel has run or runs, and two that go through. */
+static bool steps_run(struct rig *rig, struct stepper *s)
+{
+    static struct ticket stop; /* it may be there longer than this, when the device is lost */
+    stop.request =
+        (struct be_request){.op = BE_STEP_END, .step_end = {.step = &s->ticket.request, .code = MLA_CANCELLED}};
+    usleep(2000);
+    if (!layer_runs(rig, s, 0))
+        return false;
+    usleep(2000);
+    rig_submit(rig, &stop);
+    WAIT_UNTIL(rig, IS_LOST(rig) || (s->ticket.ended_at != 0 && stop.ended_at != 0));
+    for (int i = 0; i < 2 && !IS_LOST(rig); i++) {
+        step_again(s);
+        if (!step_runs(rig, s))
+            return false;
+    }
+    return !IS_LOST(rig);
+}
+
+static void lose_at(const char *what, unsigned number)
+{
+    char rule[96];
+    struct rig rig;
+    static struct stepper s; /* its memory goes with the process */
+    begin(&rig, &s, NULL);
+    rig.may_be_lost = true;
+    snprintf(rule, sizeof rule, "%s@%u=lose CUDA_ERROR_ILLEGAL_ADDRESS;kernel=delay 2", what, number);
+    ck_assert(cuda_fake_rules(rule));
+    steps_run(&rig, &s);
+    rig_close(&rig);
+}
+
+/* Calls of a few steps lose the device, those of graphs, too, or it is lost under a kernel: nothing hangs, and no layer
+ * is wrong. */
+START_TEST(the_device_is_lost)
+{
+    static const char *const whats[] = {"cuLaunchKernelEx",     "cuStreamSynchronize", "cuEventRecord",
+                                        "cuStreamWriteValue64", "cuGraphLaunch",       "kernel"};
+    const bool graphs = strcmp(whats[_i], "cuGraphLaunch") == 0;
+    ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", graphs ? "1" : "0", 1), 0);
+    for (unsigned number = 1; number <= 5; number += 4) {
+        pid_t pid = fork(); /* what a lost device leaves goes with its process */
+        ck_assert_int_ge(pid, 0);
+        if (pid == 0) {
+            alarm(30);
+            lose_at(whats[_i], number);
+            _exit(0);
+        }
+        int status = -1;
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        ck_assert_msg(status == 0, "%s@%u: %d", whats[_i], number, status);
+    }
+}
+END_TEST
+
 MLA_SUITE(be_cuda_prepared)
 {
     TCase *tc = mla_tcase(suite, "prepared");
@@ -159,4 +239,5 @@ MLA_SUITE(be_cuda_prepared)
     tcase_add_test(tc, again_behind_others);
     tcase_add_test(tc, not_beside_another_step);
     tcase_add_test(tc, ends_behind_the_kernel);
+    tcase_add_loop_test(tc, the_device_is_lost, 0, 6);
 }
