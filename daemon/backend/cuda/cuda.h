@@ -9,9 +9,9 @@
  * =pageable copies them from pageable memory. MLA_CUDA_PLAIN_LAUNCHES=1: no kernel begins before the one in front of it
  * has ended.
  *
- * Batches that come again and again, with as many records and none beside another, go as graphs, in one call of the
- * driver, as layers of steps do. MLA_CUDA_GRAPHS=1: they do so sooner; =0: never. tests/README.md
- * has what these do to times on a GPU.
+ * Layers of steps whose plan stays go as graphs, in one call of the driver. MLA_CUDA_GRAPHS=1: they do so sooner, and
+ * so do batches that come again and again, with as many records and none beside another; =0: neither do.
+ * tests/README.md has what these do to times on a GPU.
  */
 #ifndef MLA_DAEMON_BACKEND_CUDA_CUDA_H
 #define MLA_DAEMON_BACKEND_CUDA_CUDA_H

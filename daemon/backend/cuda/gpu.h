@@ -137,8 +137,12 @@ struct cu_options {
     bool blob_inline;  /* with the launch, by kernels that can, when nothing runs */
     bool blob_always;  /* and when something does */
     bool programmatic; /* kernels of a launch overlap where they can */
-    enum cu_graphs { CU_GRAPHS_NONE, CU_GRAPHS_LATE, CU_GRAPHS_SOON } graphs; /* graph.c */
-    bool own_costs;                                                           /* not the kernels' */
+    enum cu_graphs {
+        CU_GRAPHS_NONE,
+        CU_GRAPHS_STEPS, /* layers of steps */
+        CU_GRAPHS_ALL    /* and batches, both soon */
+    } graphs;            /* graph.c */
+    bool own_costs;      /* not the kernels' */
     struct plan_costs costs;
 };
 

@@ -68,7 +68,7 @@ static void capture(struct backend *be, struct cu_graph *graph)
 bool cu_graph_ready(struct backend *be, struct cu_graph *graph, const struct mla_kernels *kernels,
                     const struct mla_kernels_launch *launch, const struct cu_copy *copy, unsigned which)
 {
-    uint32_t after = be->options.graphs == CU_GRAPHS_SOON ? CU_GRAPH_SOON : cu_graph_after;
+    uint32_t after = be->options.graphs == CU_GRAPHS_ALL ? CU_GRAPH_SOON : cu_graph_after;
     if (be->options.graphs == CU_GRAPHS_NONE)
         return false;
     if (!is_of(graph, kernels, launch, copy, which)) {

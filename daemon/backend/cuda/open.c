@@ -156,7 +156,7 @@ static void copy_options(struct cu_options *o, const struct be_config *config)
     o->programmatic = !plain || strcmp(plain, "0") == 0;
     o->blob_pageable = blob && strcmp(blob, "pageable") == 0;
     o->blob_pinned = blob && strcmp(blob, "pinned") == 0;
-    o->graphs = graphs && strcmp(graphs, "1") == 0 ? CU_GRAPHS_SOON : CU_GRAPHS_LATE;
+    o->graphs = graphs && strcmp(graphs, "1") == 0 ? CU_GRAPHS_ALL : CU_GRAPHS_STEPS;
     if (o->blob_pageable || (graphs && strcmp(graphs, "0") == 0))
         o->graphs = CU_GRAPHS_NONE;
     o->blob_always = blob && strcmp(blob, "inline") == 0;
