@@ -115,7 +115,7 @@ static bool same_job(const struct plan_job *a, const struct plan_job *b)
            a->batch_invariant == b->batch_invariant && a->skip_rows == b->skip_rows && a->n_rows == b->n_rows;
 }
 
-/* Kernels, costs and workspace follow from the jobs; the policy may have been configured anew. */
+/* Kernels, costs and workspace follow from the jobs. */
 static bool is_of(const struct app_plan *p, uint64_t hash, const struct plan_request *r)
 {
     if (p->id == 0 || p->hash != hash || p->heads != r->heads || p->policy != r->policy || p->n_jobs != r->n_jobs ||

@@ -19,7 +19,7 @@ static bool is_idle(void)
  * ended none are written. */
 static void wait_ahead(struct rig *rig, uint64_t times)
 {
-    WAIT_UNTIL(rig, (step_calls(MLA_FAKE_cuEventRecord) == times && is_idle()) || rig->lost.code != MLA_OK);
+    WAIT_UNTIL(rig, (step_calls(MLA_FAKE_cuMemcpyHtoDAsync) == times && is_idle()) || rig->lost.code != MLA_OK);
 }
 
 /* Records are in place before the word comes: behind it there are three launches and two words, and nothing is waited

@@ -71,7 +71,7 @@ START_TEST(in_front_of_the_word)
     step_ends_well(&s);
     ck_assert_uint_eq(launched(), 3 * LAYERS);
     ck_assert_uint_eq(step_calls(MLA_FAKE_cuStreamWaitEvent), 0);
-    ck_assert_uint_eq(step_calls(MLA_FAKE_cuStreamSynchronize), 0);
+    ck_assert_uint_eq(step_calls(MLA_FAKE_cuEventSynchronize), 0);
     end(&rig, &s);
 }
 END_TEST
@@ -213,8 +213,8 @@ static void lose_at(const char *what, unsigned number)
  * is wrong. */
 START_TEST(the_device_is_lost)
 {
-    static const char *const whats[] = {"cuLaunchKernelEx",     "cuStreamSynchronize", "cuEventRecord",
-                                        "cuStreamWriteValue64", "cuGraphLaunch",       "kernel"};
+    static const char *const whats[] = {"cuLaunchKernelEx",     "cuEventSynchronize", "cuEventRecord",
+                                        "cuStreamWriteValue64", "cuGraphLaunch",      "kernel"};
     const bool graphs = strcmp(whats[_i], "cuGraphLaunch") == 0;
     ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", graphs ? "1" : "0", 1), 0);
     for (unsigned number = 1; number <= 5; number += 4) {
@@ -232,6 +232,32 @@ START_TEST(the_device_is_lost)
 }
 END_TEST
 
+/* Nor does it wait for a batch of others behind the kernel. */
+START_TEST(ends_in_front_of_others)
+{
+    struct rig rig;
+    struct stepper s;
+    begin(&rig, &s, NULL);
+    struct dc *other = step_case(&rig, 77);
+    settle(&rig);
+    dc_ready(other);
+    ck_assert(cuda_fake_rules("kernel=delay 300"));
+    dc_submit(other);
+    struct ticket stop = {
+        .request = {.op = BE_STEP_END, .step_end = {.step = &s.ticket.request, .code = MLA_CANCELLED}}};
+    rig_submit(&rig, &stop);
+    rig_wait(&rig, &s.ticket);
+    ck_assert_int_eq(s.ticket.error.code, MLA_CANCELLED);
+    ck_assert_uint_eq(other->ticket.ended_at, 0);
+    rig_wait(&rig, &stop);
+    dc_wait(other);
+    ck_assert(cuda_fake_rules(""));
+    dc_check_all(other);
+    dc_free(other);
+    end(&rig, &s);
+}
+END_TEST
+
 MLA_SUITE(be_cuda_prepared)
 {
     TCase *tc = mla_tcase(suite, "prepared");
@@ -239,5 +265,6 @@ MLA_SUITE(be_cuda_prepared)
     tcase_add_test(tc, again_behind_others);
     tcase_add_test(tc, not_beside_another_step);
     tcase_add_test(tc, ends_behind_the_kernel);
+    tcase_add_test(tc, ends_in_front_of_others);
     tcase_add_loop_test(tc, the_device_is_lost, 0, 6);
 }

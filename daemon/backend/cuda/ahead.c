@@ -13,6 +13,8 @@ CUresult cu_ahead_open(struct backend *be, unsigned char *pinned, CUdeviceptr pi
         ahead->blob_device = pinned_device + at;
         ahead->blob_device_copy = device + at;
         r = be->cu.cuEventCreate(&ahead->copied, CU_EVENT_DISABLE_TIMING);
+        if (r == CUDA_SUCCESS)
+            r = be->cu.cuEventCreate(&ahead->read, CU_EVENT_DISABLE_TIMING);
     }
     return r;
 }
@@ -22,8 +24,10 @@ void cu_ahead_close(struct backend *be)
     for (size_t i = 0; i < BE_STEPS_BATCHES; i++) {
         cu_graph_close(be, &be->ahead[i].graph);
         cu_graph_close(be, &be->ahead[i].rest);
-        if (be->ahead[i].copied && !be->lost)
-            cu_ok(be, be->cu.cuEventDestroy(be->ahead[i].copied), "cuEventDestroy");
+        const CUevent events[] = {be->ahead[i].copied, be->ahead[i].read};
+        for (size_t k = 0; k < sizeof events / sizeof events[0]; k++)
+            if (events[k] && !be->lost)
+                cu_ok(be, be->cu.cuEventDestroy(events[k]), "cuEventDestroy");
     }
 }
 
@@ -119,8 +123,9 @@ static void prepare_ahead(struct backend *be, struct be_steps_batch *b)
         cu_lose(be, r, "cuLaunchKernelEx");
         return;
     }
-    be->prepared = ahead;
     ahead->until = be->last_value + 1;
+    if (cu_call_ok(be, be->cu.cuEventRecord(ahead->read, be->stream), "cuEventRecord"))
+        be->prepared = ahead;
 }
 
 /* While nothing else is to be done, so that the launch, which a worker waits for, has less to ask and to wait for. */
@@ -132,15 +137,15 @@ void cu_ahead_look(struct backend *be)
         prepare_ahead(be, be->expected);
 }
 
-/* Rare: a step that ends in front of a layer that was expected. */
+/* Rare: a step that ends in front of a layer that was expected. It waits for the launch that runs and for the kernel,
+ * not for what others have put behind. */
 void cu_ahead_settle(struct backend *be)
 {
-    bool any = false;
     be->expected = NULL;
     for (size_t i = 0; i < BE_STEPS_BATCHES; i++) {
-        any |= is_read(be, &be->ahead[i]);
-        be->ahead[i].until = 0;
+        struct cu_ahead *ahead = &be->ahead[i];
+        if (is_read(be, ahead) && !be->lost)
+            cu_call_ok(be, be->cu.cuEventSynchronize(ahead->read), "cuEventSynchronize");
+        ahead->until = 0;
     }
-    if (any && !be->lost)
-        cu_call_ok(be, be->cu.cuStreamSynchronize(be->stream), "cuStreamSynchronize");
 }

@@ -113,6 +113,7 @@ struct cu_ahead {
     size_t bytes;   /* of the blob */
     bool copying;   /* the copy has not been seen to have ended */
     uint64_t until; /* completion word behind the prepare kernel that reads them; 0: none has been launched */
+    CUevent read;   /* directly behind that kernel */
     CUevent copied; /* by the stream of copies */
     /* Parts of the blocks at slot_memory and slot_device. */
     unsigned char *blob;
