@@ -36,6 +36,7 @@ START_TEST(calls_of_a_layer)
     rig_submit(&rig, &s.ticket);
     for (uint32_t i = 0; i < LAYERS; i++) {
         wait_ahead(&rig, i + 1);
+        WAIT_UNTIL(&rig, step_calls(MLA_FAKE_cuLaunchKernelEx) == 3 * i + 1); /* the copy's end has been seen */
         step_layer(&s, i);
     }
     step_ends_well(&s);

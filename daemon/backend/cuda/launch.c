@@ -49,7 +49,7 @@ int cu_slots_open(struct backend *be, struct mla_error *err)
     }
     if (r == CUDA_SUCCESS)
         r = cu_ahead_open(be, (unsigned char *)be->slot_memory + SLOTS_BYTES, device + SLOTS_BYTES,
-                          be->slot_device + CU_SLOTS * CU_BLOB_BYTES);
+                          be->slot_device + (CUdeviceptr)CU_SLOTS * CU_BLOB_BYTES);
     return r == CUDA_SUCCESS ? 0 : cu_refuse(be, err, r, call, MLA_OUT_OF_MEMORY, NULL, "no memory for work in flight");
 }
 

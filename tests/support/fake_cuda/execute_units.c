@@ -37,6 +37,12 @@ void fake_units_prepare(const struct mla_sm90_launch *l)
     }
 }
 
+/* Floats are compared by their bits: what was copied is the same, NaN too. */
+static bool same_bits(const void *a, const void *b, size_t bytes)
+{
+    return memcmp(a, b, bytes) == 0;
+}
+
 /* Each CTA of a cluster has up to 64 rows of a unit, and each cluster the units of its list: records of other kernels
  * than those that are launched would leave rows or units undone. */
 void fake_units_check(const struct fake_op *op)
@@ -52,7 +58,7 @@ void fake_units_check(const struct fake_op *op)
             if (parts[p].rows > CTA_ROWS * op->kernel.cluster_ctas)
                 fake_abort("a unit of %u rows for clusters of %u", parts[p].rows, op->kernel.cluster_ctas);
             struct mla_sm90_unit unit = unit_of(&seqs[s], &parts[p]);
-            if (memcmp(at(l->units + parts[p].unit * sizeof unit), &unit, sizeof unit) != 0)
+            if (!same_bits(at(l->units + parts[p].unit * sizeof unit), &unit, sizeof unit))
                 fake_abort("unit %u is not what the launch's prepare kernel makes of its records", parts[p].unit);
         }
     }
@@ -87,8 +93,8 @@ void fake_units_check_reduces(const struct mla_sm90_launch *l)
         if (!same_rows(&job->o, of_job, seq->first_token, r->out, r->out_token, r->out_head) ||
             !same_rows(&job->lse, of_job, seq->first_token, r->lse, r->lse_token, r->lse_head) ||
             r->heads != job->heads || r->out_type != job->out_type ||
-            memcmp(&r->kv_scale, &job->kv_scale, sizeof r->kv_scale) != 0 ||
-            memcmp(&r->inv_out_scale, &job->inv_out_scale, sizeof r->inv_out_scale) != 0)
+            !same_bits(&r->kv_scale, &job->kv_scale, sizeof r->kv_scale) ||
+            !same_bits(&r->inv_out_scale, &job->inv_out_scale, sizeof r->inv_out_scale))
             fake_abort("record %u of the reducer is of another job", i);
     }
 }
