@@ -26,7 +26,7 @@ static const char usage[] =
     "  --timeout SECONDS for the whole of it (default 5)\n"
     "  --json            one JSON document instead of text\n"
     "  --version, --help\n"
-    "Exit codes: 0 done, 1 not ready, 2 usage, 3 no daemon answers, 4 refused by the daemon.\n";
+    "Exit codes: 0 done, 1 not ready, 2 usage, 3 no daemon answers, 4 refused by the daemon, 5 degraded.\n";
 
 static const struct {
     const char *name;
