@@ -108,39 +108,23 @@ __device__ __forceinline__ void copy_status(const mla_abi_launch &launch, uint32
         reinterpret_cast<uint64_t *>(job.user_status)[s] = reinterpret_cast<const uint64_t *>(job.status)[s];
 }
 
-/* What a CTA has of its tile. partials() and output() are asked for in this order. */
+/* What a CTA has of its tile: abi, and reduce, whose partial_row, n_partials and rows say where its partials are. */
 struct AbiTile {
-    const mla_abi_launch &launch;
+    const mla_abi_launch &abi;
     mla_abi_reduce reduce;
 
     /* In one load: what follows from a part of it would wait for another. */
-    __device__ __forceinline__ AbiTile(const mla_abi_launch &of, uint32_t index) : launch(of)
+    __device__ __forceinline__ AbiTile(const mla_abi_launch &of, uint32_t index) : abi(of)
     {
-        uint4 v = record<uint4>(launch.reduces, index);
+        uint4 v = record<uint4>(abi.reduces, index);
         reduce = {v.x, v.y, v.z, v.w};
-    }
-    __device__ __forceinline__ const mla_abi_launch &abi() const
-    {
-        return launch;
-    }
-    __device__ __forceinline__ uint32_t partial_row() const
-    {
-        return reduce.partial_row;
-    }
-    __device__ __forceinline__ uint32_t n_partials() const
-    {
-        return reduce.n_partials;
-    }
-    __device__ __forceinline__ uint32_t rows() const
-    {
-        return reduce.rows;
     }
     /* One load after the other, while the first partials are on their way. */
     __device__ __forceinline__ Output output() const
     {
-        const mla_abi_tile &tile = record<mla_abi_tile>(launch.tiles, reduce.tile);
-        const mla_abi_seq &seq = record<mla_abi_seq>(launch.seqs, tile.seq);
-        const mla_abi_job &job = record<mla_abi_job>(launch.jobs, seq.job);
+        const mla_abi_tile &tile = record<mla_abi_tile>(abi.tiles, reduce.tile);
+        const mla_abi_seq &seq = record<mla_abi_seq>(abi.seqs, tile.seq);
+        const mla_abi_job &job = record<mla_abi_job>(abi.jobs, seq.job);
         uint32_t s = tile.seq - job.first_seq;
         Output to;
         to.o = Rows(job.o, s, seq.first_token);
@@ -156,33 +140,18 @@ struct AbiTile {
 /* All in one record. */
 struct Sm90Tile {
     const mla_sm90_launch &launch;
+    const mla_abi_launch &abi;
     union {
         mla_sm90_reduce reduce;
         uint4 vectors[sizeof(mla_sm90_reduce) / sizeof(uint4)];
     };
 
-    __device__ __forceinline__ Sm90Tile(const mla_sm90_launch &of, uint32_t index) : launch(of)
+    __device__ __forceinline__ Sm90Tile(const mla_sm90_launch &of, uint32_t index) : launch(of), abi(of.abi)
     {
         const uint4 *from = reinterpret_cast<const uint4 *>(&record<mla_sm90_reduce>(launch.reduces, index));
 #pragma unroll
         for (uint32_t i = 0; i < sizeof(vectors) / sizeof(uint4); i++)
             vectors[i] = from[i];
-    }
-    __device__ __forceinline__ const mla_abi_launch &abi() const
-    {
-        return launch.abi;
-    }
-    __device__ __forceinline__ uint32_t partial_row() const
-    {
-        return reduce.partial_row;
-    }
-    __device__ __forceinline__ uint32_t n_partials() const
-    {
-        return reduce.n_partials;
-    }
-    __device__ __forceinline__ uint32_t rows() const
-    {
-        return reduce.rows;
     }
     __device__ __forceinline__ Output output() const
     {
@@ -214,11 +183,11 @@ template <class Format> struct Partials {
 
     template <class Tile>
     __device__ __forceinline__ Partials(const Tile &tile, uint32_t row, uint32_t half)
-        : rows(tile.rows()), n(tile.n_partials())
+        : rows(tile.reduce.rows), n(tile.reduce.n_partials)
     {
-        uint64_t first = static_cast<uint64_t>(tile.partial_row()) + row;
-        o = tile.abi().partial_o + (first * MLA_ABI_V_DIM + half * kHalf) * Format::bytes;
-        lse = reinterpret_cast<const float *>(tile.abi().partial_lse) + first;
+        uint64_t first = static_cast<uint64_t>(tile.reduce.partial_row) + row;
+        o = tile.abi.partial_o + (first * MLA_ABI_V_DIM + half * kHalf) * Format::bytes;
+        lse = reinterpret_cast<const float *>(tile.abi.partial_lse) + first;
     }
 
     __device__ __forceinline__ float lse_of(uint32_t i) const
@@ -334,7 +303,7 @@ template <class Format, class Tile> __device__ __forceinline__ void reduce(const
     Output to;
     bool found = false;
 #pragma unroll 1
-    for (uint32_t row = blockIdx.y * kRowsAtOnce + warp / 2; row < tile.rows(); row += gridDim.y * kRowsAtOnce) {
+    for (uint32_t row = blockIdx.y * kRowsAtOnce + warp / 2; row < tile.reduce.rows; row += gridDim.y * kRowsAtOnce) {
         Partials<Format> p(tile, row, half);
         typename Format::Columns v[Format::in_flight];
         float mine = p.lse_of(threadIdx.x % 32);

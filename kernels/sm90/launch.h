@@ -106,9 +106,9 @@ struct mla_sm90_launch {
     uint64_t faults; /* scratch: uint64 [n_seqs], what this launch found wrong: status words may lie far away, in host
                         memory, where each row of the reducer would ask for them */
     uint32_t n_units;
-    uint32_t reserved; /* 0; the kernel has uses for a zero that the compiler does not know */
-    uint64_t reduces;  /* struct mla_sm90_reduce [abi.n_reduces] */
-    uint64_t reserved_more;
+    uint32_t reserved;      /* 0; the kernel has uses for a zero that the compiler does not know */
+    uint64_t reduces;       /* struct mla_sm90_reduce [abi.n_reduces] */
+    uint64_t reserved_more; /* 144 bytes: what lies behind stays aligned to 16 */
 };
 
 /* The parameter of PREPARE_fetch, the prepare kernel that brings the blob from where it was written. 160 bytes. */
