@@ -131,9 +131,11 @@ static void report_cell(struct step *s, uint32_t length, size_t c)
     if (s->serve.own_shapes || counts[c] != 1)
         return;
     char name[BENCH_TEXT_MAX];
-    snprintf(name, sizeof name, "KV%u, one worker: added per layer by mlad, shared, spinning, us",
-             config->lengths[length]);
-    bench_bar_at_most(s->serve.report, name, us[SPINNING] - us[OWN], ADDED_US_MAX);
+    for (int way = SHARED; way <= SPINNING; way++) {
+        snprintf(name, sizeof name, "KV%u, one worker: added per layer by %s, us", config->lengths[length],
+                 way_names[way]);
+        bench_bar_at_most(s->serve.report, name, us[way] - us[OWN], ADDED_US_MAX);
+    }
 }
 
 /* The stream of a worker that waits in its first layer when the daemon is killed. */
