@@ -228,8 +228,8 @@ static bool put_records(struct backend *be, struct cu_slot *slot, struct how *ho
         how->graph = graph;
     if (be->lost)
         return false;
-    if (prepared || copied)
-        return true; /* the stream has waited for the copy, or need not */
+    if (copied) /* as are those whose prepare kernel has run */
+        return true;
     /* Behind a copy that still runs is behind an event: rather the launch brings them, to the slot's own place. */
     if (!how->graph && goes_with_launch(be, cu_kernels_of(be, b->batch.plan)))
         return put_slot_records(be, slot, how);
