@@ -105,6 +105,7 @@ bool sched_batch_form(struct sched *s)
 static void give_up(struct sched *s, struct sched_batch *batch)
 {
     batch->state = SCHED_SLOT_FREE;
+    s->slot_since = s->now_ns;
     if (s->staged == batch)
         s->staged = NULL;
 }

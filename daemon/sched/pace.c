@@ -8,9 +8,10 @@
 #define NS_LIMIT  (UINT64_C(1) << 38) /* of a prediction, 4 minutes: products stay below 2^64 */
 #define PAST_NS   (UINT64_C(1) << 27) /* so much of what was predicted, 134 ms, counts in full */
 
-#define LEAD_TIMES 4u  /* the lead is at most so many times what is configured, and at least that part of it */
-#define LAG_MEMORY 64u /* launches */
-#define OFF_PART   32u
+#define LEAD_TIMES  4u  /* the lead is at most so many times what is configured, and at least that part of it */
+#define LAG_GROWS   8u  /* the lag, towards a larger one, by so much of the difference */
+#define LAG_SHRINKS 64u /* and towards a smaller one */
+#define OFF_PART    32u
 
 uint64_t sched_pace_scaled(const struct sched *s, uint64_t predicted_ns)
 {
@@ -102,19 +103,24 @@ static uint64_t lead(const struct sched *s, uint64_t running_ns)
     return ns / LEAD_TIMES < as_configured ? ns : as_configured * LEAD_TIMES;
 }
 
-/* Grows at once, shrinks slowly: a launch that comes too late costs more than a job that just misses it. */
+/* Grows fast, shrinks slowly: a launch that comes too late costs more than a job that just misses it. Follows what all
+ * but a tenth keep below; a single one that took much longer than all others moves it by an eighth. */
 void sched_pace_submitted(struct sched *s, struct sched_batch *batch, uint64_t at_ns)
 {
     if (at_ns == 0 || batch->due_ns == 0 || at_ns < batch->due_ns || batch->state != SCHED_SLOT_RUNNING)
         return;
     uint64_t lag = at_ns - batch->due_ns, before = s->lag_ns != 0 ? s->lag_ns : s->config.lead_ns;
-    s->lag_ns = lag > before ? (lag + before + 1) / 2 : before - (before - lag) / LAG_MEMORY;
+    uint64_t more = lag > before ? lag - before : 0, most = before + 1;
+    s->lag_ns = more != 0 ? before + (more < most ? more : most) / LAG_GROWS : before - (before - lag) / LAG_SHRINKS;
 }
 
-/* Of a batch that is due at a time that was known before, the delay since tells how early the next is to be. */
+/* Of a batch that is due at a time that was known before, the delay since tells how early the next is to be. While all
+ * slots are taken none can be formed, however early. */
 void sched_pace_formed(struct sched *s, struct sched_batch *batch)
 {
     uint64_t due_ns = sched_pace_form_ns(s);
+    if (due_ns < s->slot_since)
+        due_ns = s->slot_since;
     batch->due_ns = s->n_running != 0 && due_ns > s->gather_since ? due_ns : 0;
 }
 

@@ -39,6 +39,7 @@ struct sched {
     uint32_t plan_jobs_max;                       /* a batch takes at most so many jobs, since a larger one could not be
                                                      planned; UINT32_MAX: that was not so of late */
     uint64_t gather_since;                        /* when jobs began to wait for the next batch */
+    uint64_t slot_since;                          /* when a slot became free, the last time */
     uint32_t n_parts;                             /* that the flows have to give; jobs count once */
     uint64_t past_predicted_ns, past_measured_ns; /* of late */
     uint64_t lag_ns;    /* of late: from when a batch was to be formed until the device had it */

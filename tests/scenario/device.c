@@ -38,11 +38,11 @@ static uint64_t load_of(const struct sched_batch *batch)
     return us;
 }
 
-static void launch(struct sched_batch *batch)
+static void launch(struct sched_batch *batch, uint64_t there)
 {
     struct device_run *run = sim.run;
     uint64_t us = (load_of(batch) + run->fixed_us) * (100 + run->slower_percent) / 100;
-    uint64_t there = sim.now_us + run->launch_us, begin = sim.free_us > there ? sim.free_us : there;
+    uint64_t begin = sim.free_us > there ? sim.free_us : there;
     if (sim.n_on_device == SCHED_BATCHES)
         ck_abort_msg("more launches than slots");
     sim.free_us = begin + us;
@@ -55,12 +55,15 @@ static void launch(struct sched_batch *batch)
 
 static void launch_and_tell(struct sched_batch *batch)
 {
-    launch(batch);
-    if (sim.run->launch_us != 0)
-        sched_step(&sim.sched, &(struct sched_event){.kind = SCHED_SUBMITTED,
-                                                     .now_ns = sim.now_us * NS,
-                                                     .batch = batch,
-                                                     .at_ns = (sim.now_us + sim.run->launch_us) * NS});
+    const struct device_run *run = sim.run;
+    bool hiccup = run->hiccup_every != 0 && run->launches % run->hiccup_every == run->hiccup_every - 1 &&
+                  (run->hiccups == 0 || run->launches < run->hiccups);
+    uint64_t there = sim.now_us + run->launch_us + (hiccup ? run->hiccup_us : 0);
+    launch(batch, there);
+    if (run->launch_us != 0)
+        sched_step(&sim.sched,
+                   &(struct sched_event){
+                       .kind = SCHED_SUBMITTED, .now_ns = sim.now_us * NS, .batch = batch, .at_ns = there * NS});
 }
 
 static void place_again(struct device_client *c, uint64_t at_us)

@@ -31,9 +31,12 @@ struct device_run {
     uint64_t fixed_us;       /* of each launch */
     uint64_t timer_late_us;  /* how late threads wake up: for the timer, */
     uint64_t launch_us;      /* from LAUNCH until the device has it, */
-    uint64_t hear_us;        /* from the end of a launch until the scheduler is told, with the time of the end */
-    uint64_t until_us;       /* no job is sent past it; all that was accepted ends */
-    uint64_t warm_us;        /* what was sent before it counts for nothing */
+    uint64_t hiccup_us;      /* for each hiccup_every-th launch that much longer, */
+    uint64_t hiccup_every;
+    uint64_t hiccups;  /* of the first so many launches; 0: of all */
+    uint64_t hear_us;  /* from the end of a launch until the scheduler is told, with the time of the end */
+    uint64_t until_us; /* no job is sent past it; all that was accepted ends */
+    uint64_t warm_us;  /* what was sent before it counts for nothing */
     uint32_t n_clients;
     struct device_client clients[DEVICE_CLIENTS];
     /* Results. */
