@@ -78,7 +78,7 @@ START_TEST(launches_as_graphs)
 {
     enum { MAKES = 3, OTHER = 8, AGAIN = OTHER + 1 + MAKES, N = AGAIN + 4 };
     const bool soon = _i != 2, refused = _i == 1;
-    ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", soon ? "1" : "", 1), 0);
+    ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", soon ? "3" : "", 1), 0);
     struct rig rig = cuda_rig();
     struct dc *c = new_case(&rig, 1), *other = dc_new(&rig);
     struct mla_fake_report after;
@@ -112,7 +112,7 @@ END_TEST
 /* A launch beside another begins the count anew. */
 START_TEST(no_graphs_in_company)
 {
-    ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", "1", 1), 0);
+    ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", "3", 1), 0);
     struct rig rig = cuda_rig();
     struct dc *c[2] = {new_case(&rig, 1), new_case(&rig, 2)};
     struct mla_fake_report after;

@@ -101,7 +101,7 @@ static void map_a_page(struct rig *rig)
 
 static void draw_environment(struct prng *p)
 {
-    static const char *const graphs[] = {"1", "1", "", "0"}, *const blobs[] = {"",       "",       "copied",
+    static const char *const graphs[] = {"3", "1", "", "0"}, *const blobs[] = {"",       "",       "copied",
                                                                                "inline", "pinned", "pageable"};
     ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", graphs[prng_below(p, 4)], 1), 0);
     ck_assert_int_eq(setenv("MLA_CUDA_BLOB", blobs[prng_below(p, 6)], 1), 0);

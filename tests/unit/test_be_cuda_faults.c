@@ -302,7 +302,7 @@ START_TEST(every_call_of_graphs)
     struct mla_fake_report *report = shared_report();
     struct mla_fake_report before;
     int failures = 0;
-    ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", "1", 1), 0);
+    ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", "3", 1), 0);
     ck_assert_int_eq(setenv("MLA_CUDA_BLOB", copied ? "copied" : "", 1), 0);
     launches = 3;
     ck_assert(run_apart("", true, report));

@@ -113,7 +113,7 @@ START_TEST(other_ways)
         const char *blob, *graphs, *variant;
         unsigned copies;
     } cases[] = {
-        {"pinned", "0", NULL, 0}, {"pageable", "0", NULL, 1}, {"copied", "1", NULL, 1}, {"", "0", "generic-sm_90a", 1}};
+        {"pinned", "0", NULL, 0}, {"pageable", "0", NULL, 1}, {"copied", "3", NULL, 1}, {"", "0", "generic-sm_90a", 1}};
     ck_assert_int_eq(setenv("MLA_CUDA_BLOB", cases[_i].blob, 1), 0);
     ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", cases[_i].graphs, 1), 0);
     struct rig rig = cuda_rig_of(cases[_i].variant);

@@ -216,7 +216,7 @@ START_TEST(the_device_is_lost)
     static const char *const whats[] = {"cuLaunchKernelEx",     "cuEventSynchronize", "cuEventRecord",
                                         "cuStreamWriteValue64", "cuGraphLaunch",      "kernel"};
     const bool graphs = strcmp(whats[_i], "cuGraphLaunch") == 0;
-    ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", graphs ? "1" : "0", 1), 0);
+    ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", graphs ? "3" : "0", 1), 0);
     for (unsigned number = 1; number <= 5; number += 4) {
         pid_t pid = fork(); /* what a lost device leaves goes with its process */
         ck_assert_int_ge(pid, 0);

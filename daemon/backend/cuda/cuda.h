@@ -9,8 +9,8 @@
  * =pageable copies them from pageable memory. MLA_CUDA_PLAIN_LAUNCHES=1: no kernel begins before the one in front of it
  * has ended.
  *
- * Layers of steps whose plan stays go as graphs, in one call of the driver. MLA_CUDA_GRAPHS=1: they do so sooner, and
- * so do batches that come again and again, with as many records and none beside another; =0: neither do.
+ * What comes again and again goes as a graph, in one call of the driver: layers of steps whose plan stays, and batches
+ * with as many records as before and none beside another. MLA_CUDA_GRAPHS=N: after N alike instead of 64; 0: never.
  * tests/README.md has what these do to times on a GPU.
  */
 #ifndef MLA_DAEMON_BACKEND_CUDA_CUDA_H

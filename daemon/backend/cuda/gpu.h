@@ -39,7 +39,7 @@
 #define CU_STEP_SPIN_NS    UINT64_C(500000)  /* polled so long without a pause while a step is in flight, or spin_us */
 #define CU_QUERY_NS        UINT64_C(1000000) /* between two questions to the driver whether all is well, while busy */
 #define CU_TIMED_EVERY     16u               /* launches, of which two are timed by the device: events cost time */
-#define CU_GRAPH_SOON      3u                /* launches of the same records: graph.c */
+#define CU_GRAPHS_AFTER    64u               /* launches of the same records: graph.c */
 
 /* An allocation of another process, opened once however many regions lie in it. */
 struct cu_ipc {
@@ -135,15 +135,11 @@ struct cu_options {
     uint64_t workspace_bytes;
     bool blob_pinned;
     bool blob_pageable;
-    bool blob_inline;  /* with the launch, by kernels that can, when nothing runs */
-    bool blob_always;  /* and when something does */
-    bool programmatic; /* kernels of a launch overlap where they can */
-    enum cu_graphs {
-        CU_GRAPHS_NONE,
-        CU_GRAPHS_STEPS, /* layers of steps */
-        CU_GRAPHS_ALL    /* and batches, both soon */
-    } graphs;            /* graph.c */
-    bool own_costs;      /* not the kernels' */
+    bool blob_inline;      /* with the launch, by kernels that can, when nothing runs */
+    bool blob_always;      /* and when something does */
+    bool programmatic;     /* kernels of a launch overlap where they can */
+    uint32_t graphs_after; /* as many launches of the same records, the next are one; 0: none are. graph.c */
+    bool own_costs;        /* not the kernels' */
     struct plan_costs costs;
 };
 
@@ -247,8 +243,6 @@ uint64_t cu_pace_free_ns(const struct backend *be);
 bool cu_graph_ready(struct backend *be, struct cu_graph *graph, const struct mla_kernels *kernels,
                     const struct mla_kernels_launch *launch, const struct cu_copy *copy, unsigned which);
 bool cu_graph_launch(struct backend *be, struct cu_graph *graph);
-/* Launches of the same records from one place, after which they are one. For tests. */
-extern _Atomic uint32_t cu_graph_after;
 void cu_graph_close(struct backend *be, struct cu_graph *graph);
 
 /* launch.c: on the GPU thread. */

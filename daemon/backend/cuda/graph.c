@@ -8,8 +8,6 @@
 
 #include "daemon/backend/cuda/gpu.h"
 
-_Atomic uint32_t cu_graph_after = 64;
-
 static bool is_of(const struct cu_graph *graph, const struct mla_kernels *kernels,
                   const struct mla_kernels_launch *launch, const struct cu_copy *copy, unsigned which)
 {
@@ -61,21 +59,20 @@ static void capture(struct backend *be, struct cu_graph *graph)
     if (r == CUDA_SUCCESS)
         return;
     graph->exec = NULL;
-    be->options.graphs = CU_GRAPHS_NONE;
+    be->options.graphs_after = 0;
     cu_ok(be, r, call);
 }
 
 bool cu_graph_ready(struct backend *be, struct cu_graph *graph, const struct mla_kernels *kernels,
                     const struct mla_kernels_launch *launch, const struct cu_copy *copy, unsigned which)
 {
-    uint32_t after = be->options.graphs == CU_GRAPHS_ALL ? CU_GRAPH_SOON : cu_graph_after;
-    if (be->options.graphs == CU_GRAPHS_NONE)
+    if (be->options.graphs_after == 0)
         return false;
     if (!is_of(graph, kernels, launch, copy, which)) {
         cu_graph_close(be, graph);
         *graph = (struct cu_graph){.kernels = kernels, .launch = *launch, .copy = *copy, .which = which};
     }
-    if (!graph->exec && ++graph->uses > after && !be->lost)
+    if (!graph->exec && ++graph->uses > be->options.graphs_after && !be->lost)
         capture(be, graph);
     return graph->exec && !be->lost;
 }

@@ -207,7 +207,7 @@ static bool put_slot_records(struct backend *be, struct cu_slot *slot, struct ho
     if (!put_blob(be, slot->request->batch, slot, &how->launch, &how->copy))
         return false;
     /* Nothing runs, so it matters when this one begins. */
-    if (how->copy.bytes != 0 && be->options.graphs == CU_GRAPHS_ALL && is_graph(be, slot, how, &slot->graph))
+    if (how->copy.bytes != 0 && be->n_slots == 1 && is_graph(be, slot, how, &slot->graph))
         how->graph = &slot->graph;
     return true;
 }

@@ -156,9 +156,9 @@ static void copy_options(struct cu_options *o, const struct be_config *config)
     o->programmatic = !plain || strcmp(plain, "0") == 0;
     o->blob_pageable = blob && strcmp(blob, "pageable") == 0;
     o->blob_pinned = blob && strcmp(blob, "pinned") == 0;
-    o->graphs = graphs && strcmp(graphs, "1") == 0 ? CU_GRAPHS_ALL : CU_GRAPHS_STEPS;
-    if (o->blob_pageable || (graphs && strcmp(graphs, "0") == 0))
-        o->graphs = CU_GRAPHS_NONE;
+    o->graphs_after = graphs && graphs[0] != '\0' ? (uint32_t)strtoul(graphs, NULL, 10) : CU_GRAPHS_AFTER;
+    if (o->blob_pageable)
+        o->graphs_after = 0;
     o->blob_always = blob && strcmp(blob, "inline") == 0;
     o->blob_inline = o->blob_always || !blob || blob[0] == '\0';
     o->own_costs = config->costs != NULL;
