@@ -48,10 +48,12 @@ endfunction()
 # sm90: the tuned kernel of Hopper; a cluster of CLUSTER CTAs has ROWS rows for each. Costs: as in kernels/plan/presets.c,
 # but for PAGE_NS. VARIANT: "", or -WHAT for one that is taken as FEW of another or by its name. FEW: few_rows, or "".
 # Further arguments: DEFINES.
-function(mlad_sm90_kernel VARIANT CLUSTER ROWS SHARED_BYTES PAGE_NS FEW)
+# SUMS: vectors of sums in shared memory.
+function(mlad_sm90_kernel VARIANT CLUSTER ROWS SUMS SHARED_BYTES PAGE_NS FEW)
   math(EXPR rows "${ROWS} * ${CLUSTER}")
   mlad_kernel(OUTPUT sm90${VARIANT}.cubin SOURCE sm90/decode.cu ARCH sm_90a
-    DEFINES MLA_SM90_CLUSTER=${CLUSTER} MLA_SM90_ROWS=${ROWS} MLA_SM90_SHARED_BYTES=${SHARED_BYTES} ${ARGN})
+    DEFINES MLA_SM90_CLUSTER=${CLUSTER} MLA_SM90_ROWS=${ROWS} MLA_SM90_SHARED_SUMS=${SUMS}
+      MLA_SM90_SHARED_BYTES=${SHARED_BYTES} ${ARGN})
   set(by_name_only "")
   if(VARIANT)
     set(by_name_only "by_name_only = 1\n")
@@ -146,11 +148,11 @@ string(REGEX MATCH "[0-9]+" MLAD_KERNEL_ABI "${mlad_abi_line}")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/abi/abi.h")
 
 # page_ns of the others, measured where each page is read once: 32 sequences of 128K, without what begins and ends items.
-mlad_sm90_kernel("" 2 64 225976 1195 sm90-96)
-mlad_sm90_kernel(-96 2 48 217784 1120 sm90-64)
-mlad_sm90_kernel(-64 1 64 209592 1400 sm90-48)
-mlad_sm90_kernel(-48 1 48 205496 1310 sm90-32)
-mlad_sm90_kernel(-32 1 32 201400 1220 "")
+mlad_sm90_kernel("" 2 64 0 225976 1195 sm90-96)
+mlad_sm90_kernel(-96 2 48 0 209592 1120 sm90-64)
+mlad_sm90_kernel(-64 1 64 5 230072 1400 sm90-48)
+mlad_sm90_kernel(-48 1 48 8 230072 1310 sm90-32)
+mlad_sm90_kernel(-32 1 32 8 217784 1220 "")
 mlad_generic_kernel(sm_90a cubin 2 124928 90 90)
 mlad_generic_kernel(compute_80 ptx 1 88064 80 9999 sm_80 sm_90 sm_100 sm_120)
 
@@ -168,7 +170,7 @@ install(FILES ${MLAD_KERNEL_FILES} "${mlad_installed_manifest}"
 
 # What only tests and mla-bench use, which are not installed: in the build tree, and in the portable folder beside them.
 if(MLAD_BUILD_TESTS)
-  mlad_sm90_kernel(-nopromotion 2 64 225976 1195 "" MLA_SM90_PROMOTION=0)
+  mlad_sm90_kernel(-nopromotion 2 64 0 225976 1195 "" MLA_SM90_PROMOTION=0)
   mlad_mla1_kernel(222800)
   mlad_h128_kernels()
 endif()

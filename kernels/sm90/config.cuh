@@ -28,7 +28,7 @@ static_assert(kCtas == 1 || kCtas == 2, "as P is exchanged");
 #ifndef MLA_SM90_ROWS
 #define MLA_SM90_ROWS 64
 #endif
-constexpr uint32_t kRows = MLA_SM90_ROWS; /* of a CTA, of which it makes P */
+constexpr uint32_t kRows = MLA_SM90_ROWS; /* of a CTA, of which it makes P; scores are of 64 */
 static_assert(kRows == 64 || kRows == 48 || kRows == 32, "as products are written");
 
 constexpr uint32_t kThreads = 512;
@@ -36,7 +36,7 @@ constexpr uint32_t kRegistersPv = kRows == 64 ? 184 : 176;
 constexpr uint32_t kRegistersQk = 256 - kRegistersPv;
 
 constexpr uint32_t kPage = 64;   /* keys */
-constexpr uint32_t kQRows = 64;  /* rows of Q of a CTA that scores are computed for; those from kRows on are zeros */
+constexpr uint32_t kQRows = 64;  /* that a product of scores has; those from kRows on are what lies behind */
 constexpr uint32_t kStages = 4;  /* of K and of P */
 constexpr uint32_t kRefill = 16; /* entries of the load ring that are written at a time, 2 * kRefill pages ahead */
 constexpr uint32_t kLoadRing = 64;
@@ -79,10 +79,20 @@ constexpr int kQSteps = 2;
 constexpr bool kPromotion = MLA_SM90_PROMOTION != 0;
 constexpr uint32_t kWindow = MLA_SM90_WINDOW;
 
-/* A page of K, and Q: four boxes of 64 x 128 bytes (128-byte swizzle), one of 64 x 64 (64-byte swizzle). */
+/* Vectors of sums (promote.cuh) that are kept in shared memory, as many as there is room for; the others are in L2. */
+#ifndef MLA_SM90_SHARED_SUMS
+#define MLA_SM90_SHARED_SUMS 0
+#endif
+constexpr int kSharedSums = MLA_SM90_SHARED_SUMS;
+constexpr uint32_t kSumsVector = 256 * 16; /* bytes: all PV threads' */
+
+/* A page of K: four boxes of 64 x 128 bytes (128-byte swizzle), one of 64 x 64 (64-byte swizzle). Q: boxes of kRows. */
 constexpr uint32_t kBox = 8192;
 constexpr uint32_t kRope = 4 * kBox;
 constexpr uint32_t kKBytes = kRope + 4096;
+constexpr uint32_t kQBox = kRows * 128;
+constexpr uint32_t kQRope = 4 * kQBox;
+constexpr uint32_t kQBytes = kQRope + 4096;
 
 /* Addresses in the shared window. Dynamic shared memory begins behind the 1,024 bytes that the system keeps; as
  * constants they cost no registers. The kernel checks it when it starts. */
@@ -91,13 +101,15 @@ namespace smem
 constexpr uint32_t base = 1024;
 constexpr uint32_t k = base;
 constexpr uint32_t q = k + kStages * kKBytes;
-constexpr uint32_t p = q + kKBytes;
+constexpr uint32_t p = q + kQBytes;
 constexpr uint32_t scale = p + kStages * kPStage; /* float [128]: 1 / sum of each row, at the end of an item */
 constexpr uint32_t reference = scale + 512;       /* float [64]: running reference of this CTA's rows, log2 units */
 constexpr uint32_t limit = reference + 256;       /* int [64]: keys of the stream that a row sees end before this */
 constexpr uint32_t sums = limit + 256;            /* float [2 groups][3][64]: rounded sum, exact sum, reference */
 constexpr uint32_t out_row = sums + 1536;         /* uint64 [128] */
-constexpr uint32_t loads = out_row + 1024;        /* struct {uint64 map; int32 page; uint32 valid} [kLoadRing] */
+constexpr uint32_t sums_of_o = out_row + 1024;    /* f16 [kSharedSums][256 PV threads][8] */
+constexpr uint32_t loads =
+    sums_of_o + kSharedSums * kSumsVector; /* struct {uint64 map; int32 page; uint32 valid} [kLoadRing] */
 constexpr uint32_t barriers = loads + kLoadRing * 16;
 constexpr uint32_t k_full = barriers;
 constexpr uint32_t k_empty = k_full + 8 * kStages;
@@ -111,7 +123,8 @@ constexpr uint32_t cursor_bytes = 32;
 constexpr uint32_t dynamic = cursor + cursor_bytes - base;
 } // namespace smem
 static_assert(smem::dynamic <= 232448, "shared memory of an SM");
-static_assert(smem::p % 1024 == 0 && kPStage % 1024 == 0 && smem::barriers % 16 == 0, "alignment");
+static_assert(smem::p % 1024 == 0 && kPStage % 1024 == 0 && smem::barriers % 16 == 0 && smem::sums_of_o % 16 == 0,
+              "alignment");
 
 /* Named barriers (0 is __syncthreads). */
 constexpr int kBarPv = 1; /* + group */

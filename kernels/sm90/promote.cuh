@@ -35,6 +35,14 @@ __host__ __device__ constexpr int page_of(int block, int vector)
     return (block * kVectors + vector) % static_cast<int>(kWindow);
 }
 
+/* Those of vectors below kSharedSums, which take no way through L2. */
+__device__ __forceinline__ uint32_t shared_sums_of_thread()
+{
+    uint32_t t = threadIdx.x;
+    asm volatile("" : "+r"(t));
+    return window_of_cta() + smem::sums_of_o + (t & 255) * 16u;
+}
+
 __device__ __forceinline__ uint64_t sums_of_thread(const mla_sm90_launch &launch)
 {
     uint32_t t = threadIdx.x;
@@ -74,6 +82,17 @@ __device__ __forceinline__ void add_in_memory(uint64_t to, const uint32_t (&h)[4
                  : "memory");
 }
 
+__device__ __forceinline__ void add_shared(uint32_t to, const uint32_t (&h)[4], bool first)
+{
+    asm volatile("{.reg .pred p;\n.reg .b32 a, b, c, d;\nsetp.ne.b32 p, %5, 0;\n"
+                 "ld.shared.v4.b32 {a, b, c, d}, [%0];\n"
+                 "add.rn.f16x2 a, a, %1;\nadd.rn.f16x2 b, b, %2;\nadd.rn.f16x2 c, c, %3;\nadd.rn.f16x2 d, d, %4;\n"
+                 "@p mov.b32 a, %1;\n@p mov.b32 b, %2;\n@p mov.b32 c, %3;\n@p mov.b32 d, %4;\n"
+                 "st.shared.v4.b32 [%0], {a, b, c, d};}" ::"r"(to),
+                 "r"(h[0]), "r"(h[1]), "r"(h[2]), "r"(h[3]), "r"(static_cast<int>(first))
+                 : "memory");
+}
+
 /* On page v of a window. done: pages of the unit before this one. */
 template <int v>
 __device__ __forceinline__ void promote(const mla_sm90_launch &launch, float (&o)[kBlocks][kValues], uint32_t done)
@@ -92,7 +111,10 @@ __device__ __forceinline__ void promote(const mla_sm90_launch &launch, float (&o
             x = fmaf(low, -1.0f / kSumScale, x);
             y = fmaf(high, -1.0f / kSumScale, y);
         }
-        add_in_memory(sums + vector_at(m, i), h, done <= v);
+        if (index < kSharedSums)
+            add_shared(shared_sums_of_thread() + index * kSumsVector, h, done <= v);
+        else
+            add_in_memory(sums + vector_at(m, i), h, done <= v);
     }
 }
 
@@ -112,8 +134,16 @@ __device__ __forceinline__ void rescale_sums(uint64_t sums, uint32_t done, uint3
             for (int m = 0; m < kBlocks; m++) {
                 if (done <= static_cast<uint32_t>(page_of(m, vector)))
                     continue;
-                uint64_t at = sums + vector_at(m, vector) + (i & 1) * 8;
                 uint32_t h[2];
+                if (m * kVectors + vector < kSharedSums) {
+                    uint32_t at = shared_sums_of_thread() + (m * kVectors + vector) * kSumsVector + (i & 1) * 8;
+                    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(h[0]), "=r"(h[1]) : "r"(at) : "memory");
+                    asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(h[0]) : "r"(f));
+                    asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(h[1]) : "r"(f));
+                    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(at), "r"(h[0]), "r"(h[1]) : "memory");
+                    continue;
+                }
+                uint64_t at = sums + vector_at(m, vector) + (i & 1) * 8;
                 asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];"
                              : "=r"(h[0]), "=r"(h[1])
                              : "l"(at)
@@ -136,7 +166,9 @@ __device__ __forceinline__ void collect(float (&o)[kBlocks][kValues], uint64_t s
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             const int page = v0 + k / 2, index = page + k % 2 * static_cast<int>(kWindow);
-            if (index < kAllVectors && done > static_cast<uint32_t>(page))
+            if (index < kSharedSums && done > static_cast<uint32_t>(page))
+                load_shared_16(shared_sums_of_thread() + index * kSumsVector, h[k]);
+            else if (index < kAllVectors && done > static_cast<uint32_t>(page))
                 asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
                              : "=r"(h[k][0]), "=r"(h[k][1]), "=r"(h[k][2]), "=r"(h[k][3])
                              : "l"(sums + vector_at(block_of(index), vector_of(index)))

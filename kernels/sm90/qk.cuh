@@ -10,23 +10,25 @@
 namespace mla::sm90
 {
 
-/* This CTA's 64 rows of Q, swizzled as K is; missing rows are zeros. */
+/* This CTA's rows of Q, swizzled as K is; missing rows are zeros. */
 __device__ __forceinline__ void load_q(const mla_sm90_unit &u, uint32_t rank, uint32_t tid)
 {
     uint32_t r = tid >> 2, in_unit = rank * kRows + r;
+    if (r >= kRows)
+        return;
     uint32_t row = u.row0 + in_unit, token = row / u.heads;
     int64_t head = row - token * u.heads;
-    uint32_t bytes = r < kRows && in_unit < u.rows ? 16 : 0;
+    uint32_t bytes = in_unit < u.rows ? 16 : 0;
     uint64_t nope = bytes ? u.q + static_cast<uint64_t>(token * u.q_token + head * u.q_head) : u.q;
     uint64_t rope = bytes ? u.q_rope + static_cast<uint64_t>(token * u.q_rope_token + head * u.q_rope_head) : u.q_rope;
 #pragma unroll
     for (uint32_t i = 0; i < 8; i++) {
         uint32_t c = 4 * i + (tid & 3);
-        cp_async_16(window_of_cta() + smem::q + (c >> 3) * kBox + r * 128 + (((c & 7) ^ (r & 7)) << 4),
+        cp_async_16(window_of_cta() + smem::q + (c >> 3) * kQBox + r * 128 + (((c & 7) ^ (r & 7)) << 4),
                     reinterpret_cast<const void *>(nope + c * 16), bytes);
     }
     uint32_t c = tid & 3;
-    cp_async_16(window_of_cta() + smem::q + kRope + r * 64 + ((c ^ (r >> 1 & 3)) << 4),
+    cp_async_16(window_of_cta() + smem::q + kQRope + r * 64 + ((c ^ (r >> 1 & 3)) << 4),
                 reinterpret_cast<const void *>(rope + c * 16), bytes);
     cp_async_commit();
 }
@@ -39,7 +41,7 @@ __device__ __forceinline__ void take_q(uint32_t (&a)[kQSteps][4])
 #pragma unroll
     for (uint32_t ks = 0; ks < kQSteps; ks++)
         ldmatrix_x4(a[ks],
-                    window_of_cta() + smem::q + (ks >> 2) * kBox + r * 128 + ((((ks & 3) * 2 + half) ^ (r & 7)) << 4));
+                    window_of_cta() + smem::q + (ks >> 2) * kQBox + r * 128 + ((((ks & 3) * 2 + half) ^ (r & 7)) << 4));
 }
 
 /* k: place of the page's first box, uniform. */
@@ -50,15 +52,15 @@ __device__ __forceinline__ void scores(float (&S)[32], const uint32_t (&a)[kQSte
     wgmma_fence();
 #pragma unroll
     for (int ks = 0; ks < 16; ks++) {
-        uint32_t at = ((ks >> 2) * kBox + (ks & 3) * 32) / 16;
+        uint32_t at = ((ks >> 2) * kBox + (ks & 3) * 32) / 16, q_at = ((ks >> 2) * kQBox + (ks & 3) * 32) / 16;
         if (ks < kQSteps)
             wgmma_m64n64k32_rs(S, a[ks < kQSteps ? ks : 0], wide | (k + at), ks > 0);
         else
-            wgmma_m64n64k32_ss(S, wide | (q + at), wide | (k + at), 1);
+            wgmma_m64n64k32_ss(S, wide | (q + q_at), wide | (k + at), 1);
     }
 #pragma unroll
     for (int ks = 0; ks < 2; ks++)
-        wgmma_m64n64k32_ss(S, narrow | (q + (kRope + ks * 32) / 16), narrow | (k + (kRope + ks * 32) / 16), 1);
+        wgmma_m64n64k32_ss(S, narrow | (q + (kQRope + ks * 32) / 16), narrow | (k + (kRope + ks * 32) / 16), 1);
     wgmma_commit();
     __syncwarp(); /* what follows does not move up between the products */
 }
