@@ -160,6 +160,8 @@ static void put_back_half(struct sched *s, struct sched_batch *batch)
 static void planned_well(struct sched *s, struct sched_batch *batch)
 {
     batch->state = SCHED_SLOT_PLANNED;
+    if (!sched_batch_may_launch(s))
+        sched_pace_waits(s, batch);
     s->plan_jobs_max = s->plan_jobs_max < (s->config.batch_jobs_max - 1) / 2 + 1 ? s->plan_jobs_max * 2 : UINT32_MAX;
 }
 

@@ -66,6 +66,8 @@ void sched_pace_formed(struct sched *s, struct sched_batch *batch);
 void sched_pace_launched(struct sched *s, struct sched_batch *batch);
 /* The device had all of a launch at that time; 0: not known. */
 void sched_pace_submitted(struct sched *s, struct sched_batch *batch, uint64_t at_ns);
+/* It is planned, and max_running allows no launch now. */
+void sched_pace_waits(struct sched *s, struct sched_batch *batch);
 /* A launch has left the device at that time, 0: now; it is counted no more. */
 void sched_pace_ended(struct sched *s, struct sched_batch *batch, bool well, uint64_t at_ns);
 /* When a batch may be formed of what waits, as far as time goes: UINT64_MAX while there is nothing or no slot. */

@@ -105,13 +105,26 @@ static uint64_t lead(const struct sched *s, uint64_t running_ns)
 
 /* Grows fast, shrinks slowly: a launch that comes too late costs more than a job that just misses it. Follows what all
  * but a tenth keep below; a single one that took much longer than all others moves it by an eighth. */
-void sched_pace_submitted(struct sched *s, struct sched_batch *batch, uint64_t at_ns)
+static void learn_lag(struct sched *s, const struct sched_batch *batch, uint64_t at_ns)
 {
-    if (at_ns == 0 || batch->due_ns == 0 || at_ns < batch->due_ns || batch->state != SCHED_SLOT_RUNNING)
+    if (batch->due_ns == 0 || at_ns < batch->due_ns)
         return;
     uint64_t lag = at_ns - batch->due_ns, before = s->lag_ns != 0 ? s->lag_ns : s->config.lead_ns;
     uint64_t more = lag > before ? lag - before : 0, most = before + 1;
     s->lag_ns = more != 0 ? before + (more < most ? more : most) / LAG_GROWS : before - (before - lag) / LAG_SHRINKS;
+}
+
+void sched_pace_submitted(struct sched *s, struct sched_batch *batch, uint64_t at_ns)
+{
+    if (at_ns != 0 && batch->state == SCHED_SLOT_RUNNING)
+        learn_lag(s, batch, at_ns);
+}
+
+/* It has been early enough: how long it waits for the launch before it to end is not what it needs. */
+void sched_pace_waits(struct sched *s, struct sched_batch *batch)
+{
+    learn_lag(s, batch, s->now_ns);
+    batch->due_ns = 0;
 }
 
 /* Of a batch that is due at a time that was known before, the delay since tells how early the next is to be. While all

@@ -58,7 +58,8 @@
  * When. With nothing on the device a batch is formed as soon as a job is ready, or gather_ns later if more may come.
  * While a launch runs jobs gather until lead_ns before its predicted end; then the next batch is formed and planned,
  * and launched behind it if max_running allows. The lead begins as that and follows, between a quarter and four times
- * of it, what launches of late took from the time to form them until the device had them (SUBMITTED's at_ns).
+ * of it, what launches of late took from the time to form them until the device had them (SUBMITTED's at_ns), or until
+ * they were planned where max_running then made them wait.
  * Predictions are those of PLANNED and load_ns, times what launches took of late against theirs. At most one batch is
  * staged (formed, not launched) at a time.
  *
