@@ -55,11 +55,12 @@ END_TEST
 
 #define AFTER 12u /* as set below */
 
-/* Layers whose plan stays become graphs after a while. The first layer of a step is not written ahead of its word, so
- * it stays as it is. */
+/* Layers whose plan stays become graphs after a while, unless the driver then refuses the first. The first layer of a
+ * step is not written ahead of its word, so it stays as it is. */
 START_TEST(layers_become_graphs)
 {
     const uint32_t most = BE_STEPS_BATCHES * (AFTER + 1) / (LAYERS - 1) + 1;
+    const bool refused = _i == 1;
     uint32_t rounds = 0, after = 0;
     ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", "12", 1), 0);
     struct rig rig = step_rig();
@@ -68,7 +69,8 @@ START_TEST(layers_become_graphs)
     for (uint32_t i = 0; i < LAYERS; i++)
         s.layers[i]->jobs[0]->keep_reference = true;
     step_warm_up(&rig);
-    for (; after < 4; rounds++) {
+    ck_assert(cuda_fake_rules(refused ? "cuGraphLaunch=fail OUT_OF_MEMORY" : ""));
+    for (; refused ? rounds < most : after < 4; rounds++) {
         uint64_t graphs = step_calls(MLA_FAKE_cuGraphLaunch);
         ck_assert_uint_lt(rounds, most);
         step_again(&s);
@@ -80,6 +82,8 @@ START_TEST(layers_become_graphs)
     ck_assert_uint_ge(rounds, AFTER / LAYERS + 3); /* not at once */
     ck_assert_uint_ge(step_calls(MLA_FAKE_cuGraphInstantiate), 1);
     ck_assert_uint_le(step_calls(MLA_FAKE_cuGraphInstantiate), BE_STEPS_BATCHES);
+    if (refused)
+        ck_assert_uint_eq(step_calls(MLA_FAKE_cuGraphLaunch), 1);
     step_drop(&s);
     rig_close(&rig);
 }
@@ -149,7 +153,7 @@ MLA_SUITE(be_cuda_layers)
 {
     TCase *tc = mla_tcase(suite, "layers");
     tcase_add_loop_test(tc, calls_of_a_layer, 0, 2);
-    tcase_add_test(tc, layers_become_graphs);
+    tcase_add_loop_test(tc, layers_become_graphs, 0, 2);
     tcase_add_loop_test(tc, the_device_is_lost, 0, 9);
     tcase_add_test(tc, closed_in_front_of_a_layer);
 }

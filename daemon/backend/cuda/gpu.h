@@ -242,6 +242,8 @@ uint64_t cu_pace_free_ns(const struct backend *be);
  * the stream, if the device is not lost. graph: of the place of these records. */
 bool cu_graph_ready(struct backend *be, struct cu_graph *graph, const struct mla_kernels *kernels,
                     const struct mla_kernels_launch *launch, const struct cu_copy *copy, unsigned which);
+/* False: nothing of it is on the stream, and it is for the caller again, if the device is not lost. The first launch
+ * takes memory of the device, which others may have taken. */
 bool cu_graph_launch(struct backend *be, struct cu_graph *graph);
 void cu_graph_close(struct backend *be, struct cu_graph *graph);
 

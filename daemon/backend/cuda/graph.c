@@ -38,7 +38,13 @@ static CUresult put(struct backend *be, const struct mla_kernels *kernels, const
     return rc != 0 && r == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : r;
 }
 
-/* Whatever a driver does not take in a graph goes without, from then on. */
+/* Whatever a driver does not take in a graph, or as one, goes without, from then on. */
+static void go_without(struct backend *be, CUresult result, const char *call)
+{
+    be->options.graphs_after = 0;
+    cu_ok(be, result, call);
+}
+
 static void capture(struct backend *be, struct cu_graph *graph)
 {
     CUgraph captured = NULL;
@@ -59,8 +65,7 @@ static void capture(struct backend *be, struct cu_graph *graph)
     if (r == CUDA_SUCCESS)
         return;
     graph->exec = NULL;
-    be->options.graphs_after = 0;
-    cu_ok(be, r, call);
+    go_without(be, r, call);
 }
 
 bool cu_graph_ready(struct backend *be, struct cu_graph *graph, const struct mla_kernels *kernels,
@@ -79,5 +84,8 @@ bool cu_graph_ready(struct backend *be, struct cu_graph *graph, const struct mla
 
 bool cu_graph_launch(struct backend *be, struct cu_graph *graph)
 {
-    return cu_call_ok(be, be->cu.cuGraphLaunch(graph->exec, be->stream), "cuGraphLaunch");
+    CUresult r = be->cu.cuGraphLaunch(graph->exec, be->stream);
+    if (r != CUDA_SUCCESS)
+        go_without(be, r, "cuGraphLaunch");
+    return r == CUDA_SUCCESS;
 }

@@ -251,8 +251,8 @@ static bool run(struct backend *be, const struct mla_kernels *kernels, const str
     CUresult r = CUDA_ERROR_UNKNOWN;
     be->prepared = NULL;
     be->expected = NULL;
-    if (how->graph)
-        return cu_graph_launch(be, how->graph);
+    if (how->graph && cu_graph_launch(be, how->graph))
+        return true;
     if (be->lost || (!how->copy.with_launch && !put_copy(be, &how->copy, be->stream)))
         return false;
     int rc = how->copy.with_launch ? launch_with(be, kernels, how, &r)

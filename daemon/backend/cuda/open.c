@@ -143,24 +143,51 @@ void cu_stop(struct backend *be)
 
 /* ---- loop's thread ---- */
 
+static void bad_variable(const char *name, const char *text)
+{
+    mla_log(MLA_LOG_WARNING, "bad_environment", "name=%s value=%s", name, text);
+}
+
+/* How many launches; text that is no number is told, and as none. */
+static uint32_t graphs_after(const char *text)
+{
+    char *end;
+    if (!text || text[0] == '\0')
+        return CU_GRAPHS_AFTER;
+    unsigned long long n = strtoull(text, &end, 10);
+    if (text[0] >= '0' && text[0] <= '9' && *end == '\0')
+        return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX; /* as many as never come */
+    bad_variable("MLA_CUDA_GRAPHS", text);
+    return CU_GRAPHS_AFTER;
+}
+
+/* Which way of cuda.h; "": none. */
+static const char *blob_way(const char *text)
+{
+    static const char *const ways[] = {"", "copied", "inline", "pinned", "pageable"};
+    for (size_t i = 0; text && i < sizeof ways / sizeof ways[0]; i++)
+        if (strcmp(text, ways[i]) == 0)
+            return ways[i];
+    if (text)
+        bad_variable("MLA_CUDA_BLOB", text);
+    return "";
+}
+
 static void copy_options(struct cu_options *o, const struct be_config *config)
 {
-    const char *blob = getenv("MLA_CUDA_BLOB"), *plain = getenv("MLA_CUDA_PLAIN_LAUNCHES");
-    const char *graphs = getenv("MLA_CUDA_GRAPHS");
+    const char *blob = blob_way(getenv("MLA_CUDA_BLOB")), *plain = getenv("MLA_CUDA_PLAIN_LAUNCHES");
     snprintf(o->gpu, sizeof o->gpu, "%s", config->gpu ? config->gpu : "0");
     snprintf(o->kernels_dir, sizeof o->kernels_dir, "%s", config->kernels_dir ? config->kernels_dir : "");
     snprintf(o->variant, sizeof o->variant, "%s", config->variant ? config->variant : "");
     o->spin_ns = config->spin_us * MLA_NS_PER_US;
     o->host_bytes = config->host_bytes ? config->host_bytes : CU_HOST_BYTES;
     o->workspace_bytes = config->workspace_bytes;
-    o->programmatic = !plain || strcmp(plain, "0") == 0;
-    o->blob_pageable = blob && strcmp(blob, "pageable") == 0;
-    o->blob_pinned = blob && strcmp(blob, "pinned") == 0;
-    o->graphs_after = graphs && graphs[0] != '\0' ? (uint32_t)strtoul(graphs, NULL, 10) : CU_GRAPHS_AFTER;
-    if (o->blob_pageable)
-        o->graphs_after = 0;
-    o->blob_always = blob && strcmp(blob, "inline") == 0;
-    o->blob_inline = o->blob_always || !blob || blob[0] == '\0';
+    o->programmatic = !plain || plain[0] == '\0' || strcmp(plain, "0") == 0;
+    o->blob_pageable = strcmp(blob, "pageable") == 0;
+    o->blob_pinned = strcmp(blob, "pinned") == 0;
+    o->graphs_after = o->blob_pageable ? 0 : graphs_after(getenv("MLA_CUDA_GRAPHS"));
+    o->blob_always = strcmp(blob, "inline") == 0;
+    o->blob_inline = o->blob_always || blob[0] == '\0';
     o->own_costs = config->costs != NULL;
     if (o->own_costs)
         o->costs = *config->costs;
