@@ -70,10 +70,23 @@ static void runner_act(struct runner *r, struct prng *prng)
     }
 }
 
-/* Steps, one or two at a time, jobs and pages in any order, at any moment of each other. */
+/* Status words for sequences of a job that will not run. */
+static void abort_one(struct rig *rig, const struct mem *words)
+{
+    struct ticket t = {
+        .request = {.op = BE_ABORT, .abort = {.user_status = words->address, .n_seqs = 3, .code = MLA_TIMED_OUT}}};
+    rig_submit(rig, &t);
+    rig_wait(rig, &t);
+}
+
+/* Steps, one or two at a time, jobs, aborts and pages in any order, at any moment of each other; launches as graphs as
+ * soon as may be, or never. */
 START_TEST(storm)
 {
+    ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", _i == 0 ? "0" : "1", 1), 0);
     struct rig rig = step_rig();
+    struct mem words;
+    mem_take(&rig, &words, rig.shared, 4096, MEM_WRITE);
     struct runner runners[2] = {0};
     struct prng prng = {_i + 100};
     struct dc *job = step_case(&rig, 50);
@@ -97,6 +110,8 @@ START_TEST(storm)
         if (what == 0) {
             dc_run(job);
             dc_check_all(job);
+        } else if (what == 1 && prng_below(&prng, 2)) {
+            abort_one(&rig, &words);
         } else if (what == 1) {
             struct be_region page = cuda_sync_region();
             ck_assert_int_eq(cuda_ask(&rig, BE_MAP, &page).code, MLA_OK);
@@ -115,7 +130,9 @@ START_TEST(storm)
             runner_cancel(&runners[k]);
         step_drop(&runners[k].s);
     }
+    ck_assert(_i == 0 || step_calls(MLA_FAKE_cuGraphLaunch) != 0);
     dc_free(job);
+    mem_drop(&rig, &words);
     rig_close(&rig);
 }
 END_TEST
