@@ -152,7 +152,7 @@ mlad_sm90_kernel("" 2 64 0 225976 1195 sm90-96)
 mlad_sm90_kernel(-96 2 48 0 209592 1120 sm90-64)
 mlad_sm90_kernel(-64 1 64 5 230072 1400 sm90-48)
 mlad_sm90_kernel(-48 1 48 8 230072 1310 sm90-32)
-mlad_sm90_kernel(-32 1 32 8 217784 1220 "")
+mlad_sm90_kernel(-32 1 32 8 216520 1150 "")
 mlad_generic_kernel(sm_90a cubin 2 124928 90 90)
 mlad_generic_kernel(compute_80 ptx 1 88064 80 9999 sm_80 sm_90 sm_100 sm_120)
 

@@ -30,6 +30,17 @@ __device__ __forceinline__ void named_sync(int id, int threads)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/* And whether it holds for any of them. */
+__device__ __forceinline__ bool named_sync_or(int id, int threads, bool holds)
+{
+    uint32_t any;
+    asm volatile("{.reg .pred p, q;\nsetp.ne.u32 p, %3, 0;\nbar.red.or.pred q, %1, %2, p;\nselp.u32 %0, 1, 0, q;}"
+                 : "=r"(any)
+                 : "r"(id), "r"(threads), "r"(static_cast<uint32_t>(holds))
+                 : "memory");
+    return any != 0;
+}
+
 __device__ __forceinline__ void named_arrive(int id, int threads)
 {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");

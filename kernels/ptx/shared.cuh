@@ -41,6 +41,13 @@ __device__ __forceinline__ uint32_t load_shared_u32(uint32_t from)
     return v;
 }
 
+__device__ __forceinline__ uint32_t load_shared_u8(uint32_t from)
+{
+    uint32_t v;
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+    return v;
+}
+
 __device__ __forceinline__ void store_shared_f32(uint32_t to, float v)
 {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(v) : "memory");
@@ -78,6 +85,14 @@ __device__ __forceinline__ void stmatrix_x4(uint32_t to, const uint32_t (&r)[4])
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]), "r"(r[1]),
                  "r"(r[2]), "r"(r[3])
+                 : "memory");
+}
+
+/* The same, transposed: a register has two neighbouring rows' elements, of the column of its lane's four. */
+__device__ __forceinline__ void stmatrix_x4_trans(uint32_t to, const uint32_t (&r)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]),
+                 "r"(r[1]), "r"(r[2]), "r"(r[3])
                  : "memory");
 }
 

@@ -28,16 +28,16 @@ static_assert(kCtas == 1 || kCtas == 2, "as P is exchanged");
 #ifndef MLA_SM90_ROWS
 #define MLA_SM90_ROWS 64
 #endif
-constexpr uint32_t kRows = MLA_SM90_ROWS; /* of a CTA, of which it makes P; scores are of 64 */
+constexpr uint32_t kRows = MLA_SM90_ROWS; /* of a CTA, of which it makes P */
 static_assert(kRows == 64 || kRows == 48 || kRows == 32, "as products are written");
 
 constexpr uint32_t kThreads = 512;
 constexpr uint32_t kRegistersPv = kRows == 64 ? 184 : 176;
 constexpr uint32_t kRegistersQk = 256 - kRegistersPv;
 
-constexpr uint32_t kPage = 64;   /* keys */
-constexpr uint32_t kQRows = 64;  /* that a product of scores has; those from kRows on are what lies behind */
-constexpr uint32_t kStages = 4;  /* of K and of P */
+constexpr uint32_t kPage = 64;                     /* keys */
+constexpr uint32_t kStages = 4;                    /* of K and of P */
+constexpr uint32_t kQRows = kRows == 32 ? 32 : 64; /* of Q in a product of scores; what lies behind kRows is nobody's */
 constexpr uint32_t kRefill = 16; /* entries of the load ring that are written at a time, 2 * kRefill pages ahead */
 constexpr uint32_t kLoadRing = 64;
 
@@ -92,7 +92,12 @@ constexpr uint32_t kRope = 4 * kBox;
 constexpr uint32_t kKBytes = kRope + 4096;
 constexpr uint32_t kQBox = kRows * 128;
 constexpr uint32_t kQRope = 4 * kQBox;
-constexpr uint32_t kQBytes = kQRope + 4096;
+constexpr uint32_t kQBytes = kQRope + kQRows * 64;
+
+/* Whether scores have keys for their products' rows: softmax_few.cuh in the place of softmax.cuh. Their sums, in shared
+ * memory, are float [2 groups][2][4 warps][kRows], and own references [2 groups][kRows]; else [2 groups][3][64]. */
+constexpr bool kFew = kRows == 32;
+constexpr uint32_t kSumsBytes = kFew ? 18 * kRows * 4 : 1536;
 
 /* Addresses in the shared window. Dynamic shared memory begins behind the 1,024 bytes that the system keeps; as
  * constants they cost no registers. The kernel checks it when it starts. */
@@ -105,8 +110,8 @@ constexpr uint32_t p = q + kQBytes;
 constexpr uint32_t scale = p + kStages * kPStage; /* float [128]: 1 / sum of each row, at the end of an item */
 constexpr uint32_t reference = scale + 512;       /* float [64]: running reference of this CTA's rows, log2 units */
 constexpr uint32_t limit = reference + 256;       /* int [64]: keys of the stream that a row sees end before this */
-constexpr uint32_t sums = limit + 256;            /* float [2 groups][3][64]: rounded sum, exact sum, reference */
-constexpr uint32_t out_row = sums + 1536;         /* uint64 [128] */
+constexpr uint32_t sums = limit + 256;            /* kSumsBytes */
+constexpr uint32_t out_row = sums + kSumsBytes;   /* uint64 [128] */
 constexpr uint32_t sums_of_o = out_row + 1024;    /* f16 [kSharedSums][256 PV threads][8] */
 constexpr uint32_t loads =
     sums_of_o + kSharedSums * kSumsVector; /* struct {uint64 map; int32 page; uint32 valid} [kLoadRing] */
@@ -120,7 +125,10 @@ constexpr uint32_t scale_empty = scale_full + 8;
 constexpr uint32_t unit = scale_empty + 8; /* uint32 [2]: whose scales these are; 1: the cluster's last */
 constexpr uint32_t cursor = unit + 8;
 constexpr uint32_t cursor_bytes = 32;
-constexpr uint32_t dynamic = cursor + cursor_bytes - base;
+constexpr uint32_t own = sums + 16 * kRows * 4;
+constexpr uint32_t raises = cursor + cursor_bytes; /* uint32, of softmax_few.cuh, as the next: how often some rose */
+constexpr uint32_t raised = raises + 4;            /* uint32 [2 groups]: of which rows, in the last such page */
+constexpr uint32_t dynamic = raises + (kFew ? 16 : 0) - base;
 } // namespace smem
 static_assert(smem::dynamic <= 232448, "shared memory of an SM");
 static_assert(smem::p % 1024 == 0 && kPStage % 1024 == 0 && smem::barriers % 16 == 0 && smem::sums_of_o % 16 == 0,

@@ -26,6 +26,9 @@ extern "C" __global__ void __cluster_dims__(MLA_SM90_CLUSTER, 1, 1) __launch_bou
         }
         mbarrier_init(window + smem::scale_full, 1);
         mbarrier_init(window + smem::scale_empty, 2 * kCtas);
+        if (kFew)
+            for (uint32_t i = 0; i < 3; i++)
+                store_shared_u32(window + smem::raises + 4 * i, 0);
         mbarrier_init_fence();
     }
     grid_wait();

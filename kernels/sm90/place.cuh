@@ -62,6 +62,20 @@ __device__ __forceinline__ uint32_t group()
     return t >> 7 & 1;
 }
 
+/* A page of the stream, for the QK groups. */
+struct PageOfUnit {
+    uint32_t g;
+    bool masked;
+    uint32_t flags;
+};
+
+/* What they have of a row at the end of a unit, in terms of reference. */
+struct RowSums {
+    float rounded;   /* sum of P as rounded to e4m3: what O is divided by */
+    float exact;     /* and before rounding: what the LSE is made of */
+    float reference; /* log2 units */
+};
+
 /* A thread finds its first row's float in an array of 64 of its QK group's rows here; its second row's 8 further on. */
 __device__ __forceinline__ uint32_t place_of_row(uint32_t array)
 {

@@ -24,6 +24,10 @@ __device__ __forceinline__ void load_v(uint32_t from, Fragments &a)
             ldmatrix_x4_trans(a[m][ks], (from + m / 2 * kBox + ks * 4096) ^ (m % 2 * 64));
 }
 
+/* Bytes of two words of a fragment, keys 2 q, 2 q + 1 and the same + 8, in the key order of P: of one channel, and of
+ * the next. */
+constexpr uint32_t kEven = kFew ? 0x6240 : 0x6420, kOdd = kFew ? 0x7351 : 0x7531;
+
 /* The same in the key order of P. The result depends on every load: whoever has it knows that they have been read. */
 __device__ __forceinline__ uint32_t permute(Fragments &a)
 {
@@ -33,9 +37,9 @@ __device__ __forceinline__ uint32_t permute(Fragments &a)
 #pragma unroll
         for (int ks = 0; ks < 2; ks++) {
             uint32_t(&r)[4] = a[m][ks];
-            uint32_t a0 = prmt(r[0], r[1], 0x6420), a2 = prmt(r[2], r[3], 0x6420);
-            r[1] = prmt(r[0], r[1], 0x7531);
-            r[3] = prmt(r[2], r[3], 0x7531);
+            uint32_t a0 = prmt(r[0], r[1], kEven), a2 = prmt(r[2], r[3], kEven);
+            r[1] = prmt(r[0], r[1], kOdd);
+            r[3] = prmt(r[2], r[3], kOdd);
             r[0] = a0;
             r[2] = a2;
             seen ^= a0;
