@@ -34,7 +34,7 @@
 /* As kernels.cmake has them. */
 static const struct plan_kind h200[] = {
     H200_KIND("sm90", 2, 128, 1195),   H200_KIND("sm90-96", 2, 96, 1120), H200_KIND("sm90-64", 1, 64, 1400),
-    H200_KIND("sm90-48", 1, 48, 1310), H200_KIND("sm90-32", 1, 32, 1220),
+    H200_KIND("sm90-48", 1, 48, 1310), H200_KIND("sm90-32", 1, 32, 1150),
 };
 
 static const struct plan_kind reference = {
