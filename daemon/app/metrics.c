@@ -97,6 +97,22 @@ void metrics_count_step(struct metrics *m, enum mla_status code, uint32_t layers
     m->step_layers += layers_done;
 }
 
+void metrics_count_step_work(struct metrics *m, const struct be_step_work *work)
+{
+    m->step_launches += work->launches;
+    m->step_launch_ns += work->run_ns;
+    m->step_predicted_ns += work->predicted_ns;
+    m->tiles += work->tiles;
+    m->items += work->items;
+    m->reduces += work->reduces;
+    m->useful_rows += work->useful_rows;
+    m->row_slots += work->row_slots;
+    m->item_units += work->item_units;
+    m->unit_slots += work->unit_slots;
+    m->pages += work->pages;
+    m->waves += work->waves;
+}
+
 static void observe(struct metrics_histogram *h, const double *bounds, size_t n, double value)
 {
     size_t i = 0;
@@ -268,15 +284,21 @@ static void render_work(struct out *o, const struct metrics *m)
     seconds(o, "mlad_launch_seconds_total", "Time in which launches of jobs ran.", m->launch_ns);
     seconds(o, "mlad_step_run_seconds_total", "Time in which layers of steps ran, each step's for itself.",
             m->step_run_ns);
+    seconds(o, "mlad_step_launch_seconds_total", "Time in which launches of layers of steps ran, of steps that ended.",
+            m->step_launch_ns);
+    seconds(o, "mlad_step_predicted_seconds_total", "What the cost model predicted for those.", m->step_predicted_ns);
+    single(o, "mlad_step_launches_total", MLA_METRIC_COUNTER,
+           "Those launches; a layer may have several, and share them with layers of other steps.", m->step_launches);
     histogram(o, "mlad_batch_jobs", "Jobs per launch.", &m->batch_jobs, job_bounds, N_JOB_BOUNDS);
-    single(o, "mlad_batches_total", MLA_METRIC_COUNTER, "Launches.", m->batches);
+    single(o, "mlad_batches_total", MLA_METRIC_COUNTER, "Launches of jobs.", m->batches);
     single(o, "mlad_few_rows_batches_total", MLA_METRIC_COUNTER, "Of those, the ones by the kernels for few rows.",
            m->few_rows_batches);
     single(o, "mlad_plans_total", MLA_METRIC_COUNTER, "Plans made; a batch that a job leaves is planned again.",
            m->stages);
     single(o, "mlad_plans_failed_total", MLA_METRIC_COUNTER,
            "Of those, the ones that failed; jobs are then planned apart.", m->plans_failed);
-    single(o, "mlad_tiles_total", MLA_METRIC_COUNTER, "Tiles launched.", m->tiles);
+    single(o, "mlad_tiles_total", MLA_METRIC_COUNTER,
+           "Tiles launched, of jobs and of steps that ended, as the next ones.", m->tiles);
     single(o, "mlad_items_total", MLA_METRIC_COUNTER, "Work items launched.", m->items);
     single(o, "mlad_split_tiles_total", MLA_METRIC_COUNTER, "Tiles that were cut and reduced.", m->reduces);
     single(o, "mlad_rows_total", MLA_METRIC_COUNTER, "Query rows launched.", m->useful_rows);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "daemon/app/health.h"
+#include "daemon/backend/backend.h"
 #include "proto/arena.h"
 #include "proto/codec.h"
 
@@ -52,9 +53,10 @@ struct metrics {
     struct metrics_histogram taken_seconds;   /* until the device thread began with a launch */
     struct metrics_histogram release_seconds; /* from a client's end until nothing of it was left */
     uint64_t batches, tiles, items, reduces, useful_rows, row_slots, item_units, unit_slots, pages, waves;
-    uint64_t few_rows_batches;         /* by other kernels than be_facts tells of: be_fit() */
-    uint64_t launch_ns, step_run_ns;   /* of ended launches of jobs; of layers of steps */
-    uint64_t stage_ns[METRICS_STAGES]; /* of stage_jobs jobs */
+    uint64_t few_rows_batches;                                 /* by other kernels than be_facts tells of: be_fit() */
+    uint64_t launch_ns, step_run_ns;                           /* of ended launches of jobs; of layers of steps */
+    uint64_t step_launches, step_launch_ns, step_predicted_ns; /* of launches of layers */
+    uint64_t stage_ns[METRICS_STAGES];                         /* of stage_jobs jobs */
     uint64_t stage_jobs;
     uint64_t stages; /* plans made; more than batches when a job left one that was staged */
     uint64_t plans_failed;
@@ -91,6 +93,7 @@ void metrics_count_fault(struct metrics *m, enum mla_status code);
 /* Of one of the arrays by status. */
 uint64_t metrics_of_code(const uint64_t *counts, enum mla_status code);
 void metrics_count_step(struct metrics *m, enum mla_status code, uint32_t layers_done);
+void metrics_count_step_work(struct metrics *m, const struct be_step_work *work);
 void metrics_observe_us(struct metrics_histogram *h, uint64_t us);     /* of a _seconds histogram */
 void metrics_observe_ns(struct metrics_histogram *h, uint64_t ns);     /* the same in nanoseconds */
 void metrics_observe_job_us(struct metrics_histogram *h, uint64_t us); /* of job_seconds */

@@ -79,6 +79,7 @@ static void reply(struct app_template *t)
     r->timing.run_us = t->step.run_ns / MLA_NS_PER_US;
     metrics_count_step(&t->client->app->metrics, r->status.code, t->step.layers_done);
     t->client->app->metrics.step_run_ns += t->step.run_ns;
+    metrics_count_step_work(&t->client->app->metrics, &t->step.work);
     t->client->jobs_answered++;
     t->client->n_unanswered--;
     app_reply(t->client, MLA_MSG_STEP, t->request_id, &message);
@@ -288,6 +289,7 @@ static void begin(struct app_template *t, uint64_t request_id, uint64_t timeout_
     t->end_at_ns = UINT64_MAX;
     t->request_id = request_id;
     t->received_ns = mla_now_ns();
+    be_step_clear(&t->step); /* the device may be lost before it begins */
     t->step.deadline_ns = deadline(app, timeout_us);
     t->step.flow = &client->flow;
     t->step.weight = client_weight(client, t->requests[0].priority);

@@ -122,6 +122,12 @@ struct be_layer {
     struct mla_abi_job job; /* all but first_seq; status: words of this layer, zeroed */
 };
 
+/* What launches had, for metrics: members of struct plan, summed. */
+struct be_step_work {
+    uint64_t launches, run_ns, predicted_ns;
+    uint64_t tiles, items, reduces, useful_rows, row_slots, item_units, unit_slots, waves, pages;
+};
+
 /* All layers of a decode step, run by the device thread alone: layer after layer it polls the ready word, takes it back
  * to its value - 1, and the done word of the layer before it as well, launches, and has the done word written. Layers
  * of several steps that are ready at the same time share a launch when their compat is equal. Done words of layers that
@@ -147,7 +153,8 @@ struct be_step {
     uint64_t first_ready_ns; /* 0: never */
     uint64_t queue_ns;       /* sums over layers: ready until launched, launched until ended */
     uint64_t run_ns;
-    struct { /* the device thread's */
+    struct be_step_work work; /* a launch that steps shared is in that of one of them */
+    struct {                  /* the device thread's */
         struct list node;
         struct be_request *request;
         uint32_t next;     /* the layer whose word is polled, or that waits for its launch */
@@ -160,6 +167,14 @@ struct be_step {
         enum mla_status end_at_code;
     } own;
 };
+
+/* What is out of a step that has not begun. */
+static inline void be_step_clear(struct be_step *step)
+{
+    step->layers_done = step->layers_shared = 0;
+    step->first_ready_ns = step->queue_ns = step->run_ns = 0;
+    step->work = (struct be_step_work){0};
+}
 
 enum be_op { BE_MAP = 1, BE_UNMAP, BE_WATCH, BE_UNWATCH, BE_ABORT, BE_LAUNCH, BE_STEP, BE_STEP_END };
 

@@ -37,8 +37,7 @@ void be_steps_free(struct be_steps *s)
 void be_steps_begin(struct be_steps *s, struct be_request *request)
 {
     struct be_step *step = request->step;
-    step->layers_done = step->layers_shared = 0;
-    step->first_ready_ns = step->queue_ns = step->run_ns = 0;
+    be_step_clear(step);
     memset(&step->own, 0, sizeof step->own);
     step->own.request = request;
     list_push_back(&s->active, &step->own.node);
@@ -309,11 +308,28 @@ struct be_steps_batch *be_steps_batch_of(struct be_steps *s, const struct be_req
     return NULL;
 }
 
+static void add_work(struct be_step_work *to, const struct be_step_work *more, uint64_t took_ns)
+{
+    to->launches += more->launches;
+    to->run_ns += took_ns;
+    to->predicted_ns += more->predicted_ns;
+    to->tiles += more->tiles;
+    to->items += more->items;
+    to->reduces += more->reduces;
+    to->useful_rows += more->useful_rows;
+    to->row_slots += more->row_slots;
+    to->item_units += more->item_units;
+    to->unit_slots += more->unit_slots;
+    to->waves += more->waves;
+    to->pages += more->pages;
+}
+
 void be_steps_launch_ended(struct be_steps *s, const struct be_request *request)
 {
     uint32_t index;
     struct be_steps_batch *b = be_steps_batch_of(s, request, &index);
     uint64_t took = b->batch.ended_ns - b->batch.started_ns;
+    add_work(&b->set.members[0]->work, &b->plan->work, took);
     be_steps_drop(b);
     s->n_launches--;
     for (uint32_t i = 0; i < b->set.n; i++) {

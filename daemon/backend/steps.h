@@ -41,6 +41,7 @@ struct be_steps_plan {
     uint64_t used_at; /* for the choice of which goes */
     struct plan plan;
     struct plan_capacity cap; /* of its arrays */
+    struct be_step_work work; /* of a launch of it, but run_ns */
 };
 
 enum be_steps_state { BE_STEPS_FREE, BE_STEPS_PREPARED, BE_STEPS_UNDER_WAY };

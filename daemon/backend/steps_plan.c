@@ -70,6 +70,23 @@ static bool grow_plan(struct be_steps_plan *p, const struct plan_capacity *need)
     return ok;
 }
 
+static struct be_step_work work_of(const struct plan *plan, uint32_t resident_units)
+{
+    struct be_step_work work = {.launches = 1,
+                                .predicted_ns = plan->predicted_ns,
+                                .tiles = plan->n_tiles,
+                                .items = plan->n_items,
+                                .reduces = plan->n_reduces,
+                                .useful_rows = plan->useful_rows,
+                                .row_slots = plan->row_slots,
+                                .item_units = plan->item_units,
+                                .unit_slots = (uint64_t)plan->waves * resident_units,
+                                .waves = plan->waves};
+    for (uint32_t i = 0; i < plan->n_items; i++)
+        work.pages += plan->items[i].page_end - plan->items[i].page_begin;
+    return work;
+}
+
 static int make(struct be_steps *s, struct be_steps_plan *p, const struct be_steps_set *set)
 {
     struct plan_request request;
@@ -85,7 +102,10 @@ static int make(struct be_steps *s, struct be_steps_plan *p, const struct be_ste
     if (!grow_plan(p, &p->plan.capacity) || !grow(&s->scratch, &s->scratch_cap, p->plan.capacity.scratch_bytes, 1))
         return -ENOMEM;
     p->plan.scratch = s->scratch;
-    return plan_build(&request, &p->plan);
+    rc = plan_build(&request, &p->plan);
+    if (rc == 0)
+        p->work = work_of(&p->plan, request.device.resident_units);
+    return rc;
 }
 
 static bool is_of(const struct be_steps_plan *p, const struct be_steps_set *set)

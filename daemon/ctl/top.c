@@ -108,13 +108,15 @@ static void print_head(const struct look *l, const struct top_view *v, const cha
            d->device_name, (double)d->uptime_us * 1e-6, N(v->seconds, 1), end);
     printf("GPU busy %s %%   clients %" PRIu64 "   jobs: waiting %.0f, queued %.0f, staged %.0f, running %.0f%s\n",
            N(100 * v->gpu_busy, 1), d->clients, r->waiting, r->queued, r->staged, r->running, end);
-    printf("decodes/s %s   batches/s %s of %s   steps/s %s of %s layers%s\n", N(v->jobs_per_s, 0),
-           N(v->batches_per_s, 0), N(v->jobs_per_batch, 2), N(v->steps_per_s, 0), N(v->layers_per_step, 1), end);
+    printf("decodes/s %s   batches/s %s of %s   steps/s %s of %s layers, %s a launch%s\n", N(v->jobs_per_s, 0),
+           N(v->batches_per_s, 0), N(v->jobs_per_batch, 2), N(v->steps_per_s, 0), N(v->layers_per_step, 1),
+           N(v->layers_per_launch, 2), end);
     printf("tiles filled %s %%   splits %s   units %u of %u rows   table sets %.0f   mapped %.2f GiB%s\n",
            N(100 * v->tile_occupancy, 1), N(v->splits, 2), d->units, d->rows_per_unit, r->table_sets,
            r->mapped_bytes / (1024.0 * 1024 * 1024), end);
-    printf("launch time over its prediction: mean %s, p10 %s, p50 %s, p90 %s%s\n", N(v->prediction_mean, 3),
-           N(v->prediction_p10, 2), N(v->prediction_p50, 2), N(v->prediction_p90, 2), end);
+    printf("launch time over its prediction: mean %s, p10 %s, p50 %s, p90 %s; of layers: mean %s%s\n",
+           N(v->prediction_mean, 3), N(v->prediction_p10, 2), N(v->prediction_p50, 2), N(v->prediction_p90, 2),
+           N(v->step_prediction_mean, 3), end);
 }
 
 static void print_timings(const struct top_view *v, const char *end)
@@ -165,12 +167,14 @@ static void print_json(const struct look *l, const struct past *past, const stru
         {"jobs_per_batch", v->jobs_per_batch},
         {"steps_per_second", v->steps_per_s},
         {"layers_per_step", v->layers_per_step},
+        {"layers_per_launch", v->layers_per_launch},
         {"tile_occupancy", v->tile_occupancy},
         {"splits", v->splits},
         {"prediction_mean", v->prediction_mean},
         {"prediction_p10", v->prediction_p10},
         {"prediction_p50", v->prediction_p50},
         {"prediction_p90", v->prediction_p90},
+        {"step_prediction_mean", v->step_prediction_mean},
     };
     struct json j;
     json_init(&j, stdout);

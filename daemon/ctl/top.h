@@ -18,21 +18,23 @@ enum top_timing { TOP_WAIT, TOP_QUEUE, TOP_RUN, TOP_JOB, TOP_GAP, TOP_TIMINGS };
 struct top_reading {
     double at_s; /* the daemon's uptime */
     double waiting, queued, staged, running, table_sets, mapped_bytes;
-    double batches, jobs, batch_jobs, tiles, items, rows, row_slots, steps, step_layers, busy_s;
+    double batches, jobs, batch_jobs, tiles, items, rows, row_slots, steps, step_layers, step_launches, busy_s;
+    double step_launch_s, step_predicted_s;
     struct top_histogram timings[TOP_TIMINGS], prediction;
 };
 
 /* Between two readings; what has no event in between is NaN. */
 struct top_view {
     double seconds;
-    double batches_per_s, jobs_per_s, steps_per_s, jobs_per_batch, layers_per_step;
+    double batches_per_s, jobs_per_s, steps_per_s, jobs_per_batch, layers_per_step, layers_per_launch;
     double tile_occupancy; /* of row slots, 0..1 */
     double splits;         /* items a tile */
-    double gpu_busy;       /* 0..1; layers of steps that shared a launch count for each step */
+    double gpu_busy;       /* 0..1 */
     struct {
         double count, mean_us, p50_us, p90_us, p99_us, p999_us;
     } timings[TOP_TIMINGS];
     double prediction_mean, prediction_p10, prediction_p50, prediction_p90; /* measured over predicted */
+    double step_prediction_mean;                                            /* of launches of layers */
 };
 
 void top_read(const struct mla_metrics_info *metrics, struct top_reading *out);

@@ -66,7 +66,10 @@ void top_read(const struct mla_metrics_info *m, struct top_reading *out)
     out->row_slots = value_of(m, "mlad_row_slots_total");
     out->steps = value_of(m, "mlad_steps_total");
     out->step_layers = value_of(m, "mlad_step_layers_total");
-    out->busy_s = value_of(m, "mlad_launch_seconds_total") + value_of(m, "mlad_step_run_seconds_total");
+    out->step_launches = value_of(m, "mlad_step_launches_total");
+    out->step_launch_s = value_of(m, "mlad_step_launch_seconds_total");
+    out->step_predicted_s = value_of(m, "mlad_step_predicted_seconds_total");
+    out->busy_s = value_of(m, "mlad_launch_seconds_total") + out->step_launch_s;
     for (size_t i = 0; i < TOP_TIMINGS; i++)
         read_histogram(m, timings[i], &out->timings[i]);
     read_histogram(m, "mlad_prediction_ratio", &out->prediction);
@@ -119,6 +122,7 @@ void top_view(const struct top_reading *from, const struct top_reading *to, stru
     out->steps_per_s = ratio(steps, s);
     out->jobs_per_batch = ratio(to->batch_jobs - from->batch_jobs, batches);
     out->layers_per_step = ratio(to->step_layers - from->step_layers, steps);
+    out->layers_per_launch = ratio(to->step_layers - from->step_layers, to->step_launches - from->step_launches);
     out->tile_occupancy = ratio(to->rows - from->rows, to->row_slots - from->row_slots);
     out->splits = ratio(to->items - from->items, to->tiles - from->tiles);
     out->gpu_busy = fmin(1, ratio(to->busy_s - from->busy_s, s));
@@ -131,6 +135,8 @@ void top_view(const struct top_reading *from, const struct top_reading *to, stru
         out->timings[i].p99_us = 1e6 * top_percentile(a, b, 0.99);
         out->timings[i].p999_us = 1e6 * top_percentile(a, b, 0.999);
     }
+    out->step_prediction_mean =
+        ratio(to->step_launch_s - from->step_launch_s, to->step_predicted_s - from->step_predicted_s);
     out->prediction_mean = mean(&from->prediction, &to->prediction);
     out->prediction_p10 = top_percentile(&from->prediction, &to->prediction, 0.1);
     out->prediction_p50 = top_percentile(&from->prediction, &to->prediction, 0.5);

@@ -85,7 +85,7 @@ static void reopen(void)
 
 START_TEST(steps_of_24_layers)
 {
-    setup(STEP_LAYERS);
+    setup_with(STEP_LAYERS, "scheduler.max_launch_us=0");
     for (unsigned i = 0; i < 7; i++) {
         good_step(i % STEP_VARIANTS);
         ck_assert_uint_eq(w.result.n_faults, 0);
@@ -93,6 +93,19 @@ START_TEST(steps_of_24_layers)
     }
     ck_assert_double_eq(worker_metric(client, "mlad_steps_total", "status=\"OK\""), 7);
     ck_assert_double_eq(worker_metric(client, "mlad_step_layers_total", ""), 7 * STEP_LAYERS);
+    ck_assert_double_eq(worker_metric(client, "mlad_step_launches_total", ""), 7 * STEP_LAYERS);
+    ck_assert_double_eq(worker_metric(client, "mlad_batches_total", ""), 0);
+    static const char *const of_launches[] = {"mlad_tiles_total", "mlad_items_total", "mlad_pages_total",
+                                              "mlad_waves_total"};
+    for (size_t i = 0; i < sizeof(of_launches) / sizeof(of_launches[0]); i++)
+        ck_assert_double_ge(worker_metric(client, of_launches[i], ""), 7 * STEP_LAYERS);
+    ck_assert_double_gt(worker_metric(client, "mlad_row_slots_total", ""),
+                        worker_metric(client, "mlad_rows_total", "") - 1);
+    ck_assert_double_gt(worker_metric(client, "mlad_step_predicted_seconds_total", ""), 0);
+    double launched_s = worker_metric(client, "mlad_step_launch_seconds_total", "");
+    ck_assert_double_gt(launched_s, 0);
+    ck_assert_double_eq_tol(worker_metric(client, "mlad_step_run_seconds_total", ""), launched_s,
+                            1e-9); /* none shared */
     teardown();
 }
 END_TEST

@@ -224,6 +224,24 @@ START_TEST(those_that_meet)
     go_on_alone(&a, 1);
     go_on_alone(&b, 1);
     go_on_alone(&c, 1);
+    /* The launch that was shared counts once. */
+    struct be_step_work sum = {0};
+    const struct worker *all[] = {&a, &b, &c};
+    for (size_t i = 0; i < 3; i++) {
+        const struct be_step_work *work = &all[i]->step.work;
+        sum.launches += work->launches;
+        sum.run_ns += work->run_ns;
+        sum.useful_rows += work->useful_rows;
+        ck_assert_uint_ge(work->predicted_ns, work->launches * facts.costs.launch_ns);
+        ck_assert_uint_ge(work->row_slots, work->useful_rows);
+        ck_assert_uint_ge(work->items, work->tiles);
+        ck_assert_uint_ge(work->unit_slots, work->item_units);
+        ck_assert_uint_ge(work->pages, work->launches);
+    }
+    ck_assert_uint_eq(sum.launches, 3 * LAYERS - 1);
+    ck_assert_uint_eq(sum.run_ns, 10 + 10 + 6 * 30);
+    ck_assert_uint_eq(sum.useful_rows, 3 * LAYERS * SEQS * 16);
+    ck_assert_uint_eq(a.step.run_ns + b.step.run_ns + c.step.run_ns, sum.run_ns + 10);
     end();
 }
 END_TEST

@@ -72,6 +72,9 @@ START_TEST(rates_and_shares)
                              .row_slots = 3000,
                              .steps = 4,
                              .step_layers = 96,
+                             .step_launches = 64,
+                             .step_launch_s = 3,
+                             .step_predicted_s = 4,
                              .busy_s = 2.5};
     struct top_view v;
     top_view(&from, &to, &v);
@@ -84,7 +87,9 @@ START_TEST(rates_and_shares)
     ck_assert_double_eq(v.gpu_busy, 0.75);
     ck_assert_double_eq(v.steps_per_s, 2);
     ck_assert_double_eq(v.layers_per_step, 24);
-    to.busy_s = 99; /* layers that shared a launch count for each */
+    ck_assert_double_eq(v.layers_per_launch, 1.5);
+    ck_assert_double_eq(v.step_prediction_mean, 0.75);
+    to.busy_s = 99; /* what ended just now may have begun before */
     top_view(&from, &to, &v);
     ck_assert_double_eq(v.gpu_busy, 1);
     top_view(&to, &to, &v); /* nothing happened, in no time */
