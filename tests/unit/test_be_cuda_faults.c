@@ -289,25 +289,27 @@ START_TEST(every_call_loses_the_device_once)
 }
 END_TEST
 
-/* Launches that become graphs, of which the fourth is captured, with records that are copied or fetched. What is called
- * while the stream is captured fails there, too; they then go on without graphs. */
+/* Launches that become graphs, of which the fourth is captured, or the seventeenth, which is timed as well, with
+ * records that are copied or fetched. What is called while the stream is captured fails there, too; they then go on
+ * without graphs. */
 START_TEST(every_call_of_graphs)
 {
     static const enum mla_fake_call all[] = {MLA_FAKE_cuStreamBeginCapture, MLA_FAKE_cuStreamEndCapture,
                                              MLA_FAKE_cuGraphInstantiate,   MLA_FAKE_cuGraphDestroy,
                                              MLA_FAKE_cuGraphLaunch,        MLA_FAKE_cuGraphExecDestroy,
                                              MLA_FAKE_cuLaunchKernelEx,     MLA_FAKE_cuMemcpyHtoDAsync};
-    const bool copied = _i >= 2;
+    const bool copied = (_i & 2) != 0;
+    const unsigned alike = _i >= 4 ? 16 : 3;
     const size_t n = sizeof all / sizeof all[0] - !copied;
     struct mla_fake_report *report = shared_report();
     struct mla_fake_report before;
     int failures = 0;
-    ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", "3", 1), 0);
+    ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", alike == 16 ? "16" : "3", 1), 0);
     ck_assert_int_eq(setenv("MLA_CUDA_BLOB", copied ? "copied" : "", 1), 0);
-    launches = 3;
+    launches = alike;
     ck_assert(run_apart("", true, report));
     before = *report;
-    launches = 5;
+    launches = alike + 2;
     ck_assert(run_apart("", true, report));
     for (size_t i = 0; i < n; i++)
         ck_assert_uint_ge(report->calls[all[i]], before.calls[all[i]] + 1);
@@ -320,6 +322,9 @@ START_TEST(every_call_of_graphs)
         failures += !run_apart(rule, !is_release((int)all[i]), report);
         if (_i % 2 == 0 && all[i] != MLA_FAKE_cuStreamEndCapture) /* then it is captured for ever */
             ck_assert_msg(report->lost == 0, "%s", rule);
+        if (_i % 2 != 0 && all[i] != MLA_FAKE_cuGraphLaunch && all[i] != MLA_FAKE_cuGraphExecDestroy)
+            ck_assert_msg(report->calls[MLA_FAKE_cuEventRecord] == before.calls[MLA_FAKE_cuEventRecord],
+                          "%s: the driver is called after that", rule);
     }
     ck_assert_int_eq(failures, 0);
 }
@@ -501,7 +506,7 @@ MLA_SUITE(be_cuda_faults)
     tcase_add_test(tc, every_call_fails_once);
     tcase_add_test(tc, every_call_is_out_of_memory_once);
     tcase_add_test(tc, every_call_loses_the_device_once);
-    tcase_add_loop_test(tc, every_call_of_graphs, 0, 4);
+    tcase_add_loop_test(tc, every_call_of_graphs, 0, 8);
     tcase_add_test(tc, everything_executed_loses_the_device_once);
     tcase_add_test(tc, every_call_of_copies);
     tc = mla_tcase(suite, "calls that do not return");

@@ -209,7 +209,7 @@ static bool put_slot_records(struct backend *be, struct cu_slot *slot, struct ho
     /* Nothing runs, so it matters when this one begins. */
     if (how->copy.bytes != 0 && be->n_slots == 1 && is_graph(be, slot, how, &slot->graph))
         how->graph = &slot->graph;
-    return true;
+    return !be->lost;
 }
 
 /* What was written ahead, or the slot's. */
