@@ -287,8 +287,7 @@ int mla_kernels_launch_some(const struct mla_kernels *k, CUstream stream, const 
 int mla_kernels_launch(const struct mla_kernels *k, CUstream stream, const struct mla_kernels_launch *launch,
                        CUresult *result)
 {
-    return mla_kernels_launch_some(k, stream, launch, MLA_KERNELS_PREPARE | MLA_KERNELS_DECODE | MLA_KERNELS_REDUCE,
-                                   result);
+    return mla_kernels_launch_some(k, stream, launch, MLA_KERNELS_ALL, result);
 }
 
 /* ---- launches whose prepare kernel brings the blob ---- */
@@ -314,7 +313,7 @@ static bool brings(const struct mla_kernels *k, const struct mla_kernels_launch 
 }
 
 static int launch_by(const struct mla_kernels *k, CUfunction prepare, CUstream stream,
-                     const struct mla_kernels_launch *launch, void *parameter, CUresult *result)
+                     const struct mla_kernels_launch *launch, void *parameter, unsigned which, CUresult *result)
 {
     struct grid grids[N_GRIDS];
     int rc = make_grids(k, launch, grids);
@@ -323,8 +322,9 @@ static int launch_by(const struct mla_kernels *k, CUfunction prepare, CUstream s
     if (rc != 0)
         return rc < 0 ? rc : 0;
     grids[PREPARE].function = prepare;
-    rc = put_on_stream(k, stream, &grids[PREPARE], parameter, result);
-    return rc != 0 ? rc : put_grids(k, stream, launch, grids, MLA_KERNELS_DECODE | MLA_KERNELS_REDUCE, result);
+    if (which & MLA_KERNELS_PREPARE)
+        rc = put_on_stream(k, stream, &grids[PREPARE], parameter, result);
+    return rc != 0 ? rc : put_grids(k, stream, launch, grids, which & ~MLA_KERNELS_PREPARE, result);
 }
 
 static struct mla_sm90_fetch fetch_of(const struct mla_kernels_launch *launch, uint64_t from, size_t bytes)
@@ -357,16 +357,16 @@ int mla_kernels_launch_blob(const struct mla_kernels *k, CUstream stream, const 
         return -EINVAL;
     parameter.head = fetch_of(launch, 0, bytes);
     memcpy(parameter.blob, blob, bytes);
-    return launch_by(k, k->prepare_inline, stream, launch, &parameter, result);
+    return launch_by(k, k->prepare_inline, stream, launch, &parameter, MLA_KERNELS_ALL, result);
 }
 
 int mla_kernels_launch_fetch(const struct mla_kernels *k, CUstream stream, const struct mla_kernels_launch *launch,
-                             uint64_t blob, size_t blob_bytes, CUresult *result)
+                             uint64_t blob, size_t blob_bytes, unsigned which, CUresult *result)
 {
     struct mla_sm90_fetch parameter = fetch_of(launch, blob, needed_bytes(launch, blob_bytes));
     if (result)
         *result = CUDA_SUCCESS;
     if (!brings(k, launch, blob_bytes) || blob == 0 || blob % 16 != 0)
         return -EINVAL;
-    return launch_by(k, k->prepare_fetch, stream, launch, &parameter, result);
+    return launch_by(k, k->prepare_fetch, stream, launch, &parameter, which, result);
 }

@@ -153,22 +153,23 @@ bool mla_kernels_takes_blob(const struct mla_kernels *kernels, const struct mla_
 int mla_kernels_launch_blob(const struct mla_kernels *kernels, CUstream stream, const struct mla_kernels_launch *launch,
                             const void *blob, size_t blob_bytes, CUresult *result);
 
-/* The same for a blob of any size below 4 GiB that the device can read at `blob`, as it can pinned host memory (16-byte
- * aligned): the prepare kernel brings what the others read from there. The blob must stay unchanged until the launch
- * has run; a graph brings what is there when it runs. -EINVAL for kernels without a prepare kernel, which are those
- * without facts->scratch. */
-int mla_kernels_launch_fetch(const struct mla_kernels *kernels, CUstream stream,
-                             const struct mla_kernels_launch *launch, uint64_t blob, size_t blob_bytes,
-                             CUresult *result);
-
 /* Some kernels of a launch: those that come before them have run before, with nothing else in the workspace since. The
  * prepare kernel alone may run as soon as what it reads is there: records, block tables, lengths, visible counts. Bits.
  */
 #define MLA_KERNELS_PREPARE 1u
 #define MLA_KERNELS_DECODE  2u
 #define MLA_KERNELS_REDUCE  4u
+#define MLA_KERNELS_ALL     7u
 int mla_kernels_launch_some(const struct mla_kernels *kernels, CUstream stream, const struct mla_kernels_launch *launch,
                             unsigned which, CUresult *result);
+
+/* As mla_kernels_launch_blob(), for a blob of any size below 4 GiB that the device can read at `blob`, as it can pinned host memory (16-byte
+ * aligned): the prepare kernel brings what the others read from there, so that they alone (which, as
+ * above) need no blob. It must stay unchanged until the prepare kernel has run; a graph brings what is there when it runs. -EINVAL for kernels without a prepare kernel, which are those
+ * without facts->scratch. */
+int mla_kernels_launch_fetch(const struct mla_kernels *kernels, CUstream stream,
+                             const struct mla_kernels_launch *launch, uint64_t blob, size_t blob_bytes,
+                             unsigned which, CUresult *result);
 
 #ifdef __cplusplus
 }

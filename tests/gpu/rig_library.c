@@ -252,7 +252,8 @@ static void launch(void)
     if (lib.records == LIB_INLINE)
         rc = mla_kernels_launch_blob(lib.kernels, lib.stream, &lib.launch, lib.blob, lib.used_bytes, &result);
     else if (lib.records == LIB_FETCHED)
-        rc = mla_kernels_launch_fetch(lib.kernels, lib.stream, &lib.launch, lib.blob_device, lib.used_bytes, &result);
+        rc = mla_kernels_launch_fetch(lib.kernels, lib.stream, &lib.launch, lib.blob_device, lib.used_bytes,
+                                      MLA_KERNELS_ALL, &result);
     else
         rc = mla_kernels_launch(lib.kernels, lib.stream, &lib.launch, &result);
     ck_assert_msg(rc == 0, "launch: %d, %s", rc, cuda_driver_error(&lib.driver, result));

@@ -56,9 +56,9 @@ static void blob_arrives(struct blob_case *b, size_t bytes, bool fetched)
     mem_push(b->c->rig, &b->job->status_mem);
     mem_push(b->c->rig, &b->job->user_status_mem);
     LIB_OK(cuMemsetD8Async(b->device, 0xa5, BLOB_CASE_BYTES, lib.stream));
-    ck_assert_int_eq(fetched
-                         ? mla_kernels_launch_fetch(lib.kernels, lib.stream, &b->launch, b->host_device, bytes, &result)
-                         : mla_kernels_launch_blob(lib.kernels, lib.stream, &b->launch, b->host, bytes, &result),
+    ck_assert_int_eq(fetched ? mla_kernels_launch_fetch(lib.kernels, lib.stream, &b->launch, b->host_device, bytes,
+                                                        MLA_KERNELS_ALL, &result)
+                             : mla_kernels_launch_blob(lib.kernels, lib.stream, &b->launch, b->host, bytes, &result),
                      0);
     ck_assert_int_eq(result, CUDA_SUCCESS);
     LIB_OK(cuStreamSynchronize(lib.stream));
@@ -126,7 +126,9 @@ START_TEST(blobs_are_fetched)
         blob_arrives(&b, bytes, true);
     const uint64_t from[] = {b.host_device, 0, b.host_device + 8};
     for (size_t i = fetches; i < sizeof(from) / sizeof(from[0]); i++)
-        ck_assert_int_eq(mla_kernels_launch_fetch(lib.kernels, lib.stream, &b.launch, from[i], 1024, NULL), -EINVAL);
+        ck_assert_int_eq(
+            mla_kernels_launch_fetch(lib.kernels, lib.stream, &b.launch, from[i], 1024, MLA_KERNELS_ALL, NULL),
+            -EINVAL);
     blob_case_drop(&b);
     rig_close(&rig);
 }
@@ -146,7 +148,8 @@ START_TEST(blobs_stay_behind)
     wrong.abi.items = wrong.abi.jobs - 64;
     ck_assert(!mla_kernels_takes_blob(lib.kernels, &wrong, 1024));
     ck_assert_int_eq(mla_kernels_launch_blob(lib.kernels, lib.stream, &wrong, b.host, 1024, NULL), -EINVAL);
-    ck_assert_int_eq(mla_kernels_launch_fetch(lib.kernels, lib.stream, &wrong, b.host_device, 1024, NULL), -EINVAL);
+    ck_assert_int_eq(
+        mla_kernels_launch_fetch(lib.kernels, lib.stream, &wrong, b.host_device, 1024, MLA_KERNELS_ALL, NULL), -EINVAL);
     blob_case_drop(&b);
     rig_close(&rig);
 }

@@ -64,22 +64,18 @@ static bool write_ahead(struct backend *be, const struct be_batch *batch, struct
     ahead->bytes = bytes;
     if (be->prepared == ahead)
         be->prepared = NULL;
-    if (!cu_blob_write(be, batch, ahead->blob, in_place ? ahead->blob_device : ahead->blob_device_copy, &ahead->plan_id,
-                       &ahead->launch))
-        return false;
-    return in_place || copy_ahead(be, ahead);
+    ahead->fetched = false;
+    return cu_blob_write(be, batch, ahead->blob, in_place ? ahead->blob_device : ahead->blob_device_copy,
+                         &ahead->plan_id, &ahead->launch);
 }
 
-bool cu_ahead_write(struct backend *be)
+struct cu_copy cu_ahead_copy(const struct cu_ahead *ahead)
 {
-    uint32_t index;
-    struct be_steps_batch *b = be->lost ? NULL : be_steps_prepare(&be->steps);
-    if (!b)
-        return false;
-    be_steps_batch_of(&be->steps, &b->request, &index);
-    b->prepared = write_ahead(be, &b->batch, &be->ahead[index]);
-    be->expected = b->prepared ? b : NULL;
-    return true;
+    return (struct cu_copy){.to = ahead->blob_device_copy,
+                            .from = ahead->blob,
+                            .from_device = ahead->blob_device,
+                            .bytes = ahead->bytes,
+                            .with_launch = true};
 }
 
 /* ---- the prepare kernel ---- */
@@ -110,22 +106,44 @@ static bool comes_next(struct backend *be, const struct be_steps_batch *b)
 }
 
 /* Runs while the worker computes what the layer's word tells of. A launch of anything else in between takes the
- * workspace, and the kernel runs again. */
-static void prepare_ahead(struct backend *be, struct be_steps_batch *b)
+ * workspace, and the kernel runs again. Whether it has been launched: it brings the records itself where they have not
+ * been copied, since a copy may wait for the launch before it, and this kernel is to be right behind that. */
+static bool prepare_ahead(struct backend *be, struct be_steps_batch *b, bool fetch)
 {
     CUresult r = CUDA_ERROR_UNKNOWN;
     struct cu_ahead *ahead = &be->ahead[b - be->steps.batches];
-    if (ahead->copying || !comes_next(be, b) || !all_known(be, &b->batch))
-        return;
+    const struct mla_kernels *kernels = cu_kernels_of(be, b->batch.plan);
+    if (!comes_next(be, b) || !all_known(be, &b->batch))
+        return false;
     be->expected = NULL;
-    if (mla_kernels_launch_some(cu_kernels_of(be, b->batch.plan), be->stream, &ahead->launch, MLA_KERNELS_PREPARE,
-                                &r) != 0) {
+    int rc = fetch ? mla_kernels_launch_fetch(kernels, be->stream, &ahead->launch, ahead->blob_device, ahead->bytes,
+                                              MLA_KERNELS_PREPARE, &r)
+                   : mla_kernels_launch_some(kernels, be->stream, &ahead->launch, MLA_KERNELS_PREPARE, &r);
+    if (rc != 0) {
         cu_lose(be, r, "cuLaunchKernelEx");
-        return;
+        return false;
     }
+    ahead->fetched = fetch;
     ahead->until = be->last_value + 1;
     if (cu_call_ok(be, be->cu.cuEventRecord(ahead->read, be->stream), "cuEventRecord"))
         be->prepared = ahead;
+    return true;
+}
+
+bool cu_ahead_write(struct backend *be)
+{
+    uint32_t index;
+    struct be_steps_batch *b = be->lost ? NULL : be_steps_prepare(&be->steps);
+    if (!b)
+        return false;
+    be_steps_batch_of(&be->steps, &b->request, &index);
+    b->prepared = write_ahead(be, &b->batch, &be->ahead[index]);
+    be->expected = NULL;
+    if (!b->prepared || be->options.blob_pinned || (be->options.blob_inline && prepare_ahead(be, b, true)) || be->lost)
+        return true;
+    b->prepared = copy_ahead(be, &be->ahead[index]);
+    be->expected = b->prepared ? b : NULL;
+    return true;
 }
 
 /* While nothing else is to be done, so that the launch, which a worker waits for, has less to ask and to wait for. */
@@ -133,8 +151,9 @@ void cu_ahead_look(struct backend *be)
 {
     for (size_t i = 0; i < BE_STEPS_BATCHES && !be->lost; i++)
         cu_ahead_is_copied(be, &be->ahead[i]);
-    if (be->expected && !be->lost)
-        prepare_ahead(be, be->expected);
+    struct be_steps_batch *b = be->expected;
+    if (b && !be->lost && !be->ahead[b - be->steps.batches].copying)
+        prepare_ahead(be, b, false);
 }
 
 /* Rare: a step that ends in front of a layer that was expected. It waits for the launch that runs and for the kernel,

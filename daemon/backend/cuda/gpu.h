@@ -110,8 +110,9 @@ struct cu_slot {
 /* Records of a launch of steps, written and copied before its words come; beside struct be_steps' batches[]. */
 struct cu_ahead {
     struct mla_kernels_launch launch;
-    size_t bytes;   /* of the blob */
-    bool copying;   /* the copy has not been seen to have ended */
+    size_t bytes; /* of the blob */
+    bool copying; /* the copy has not been seen to have ended */
+    bool fetched; /* there is none: a prepare kernel has brought what the others read, another one is to do so again */
     uint64_t until; /* completion word behind the prepare kernel that reads them; 0: none has been launched */
     CUevent read;   /* directly behind that kernel */
     CUevent copied; /* by the stream of copies */
@@ -266,6 +267,8 @@ CUresult cu_ahead_open(struct backend *be, unsigned char *pinned, CUdeviceptr pi
 void cu_ahead_close(struct backend *be);
 bool cu_ahead_write(struct backend *be); /* one launch that is expected; false: there is none */
 void cu_ahead_look(struct backend *be);  /* which copies have ended, and what follows from that */
+/* Of what has been fetched: so that the launch does so. */
+struct cu_copy cu_ahead_copy(const struct cu_ahead *ahead);
 /* Whether its copy has ended: then its memory may be written, and no launch need wait for it. */
 bool cu_ahead_is_copied(struct backend *be, struct cu_ahead *ahead);
 /* No kernel reads tables and records ahead any more, which their owner may free. */

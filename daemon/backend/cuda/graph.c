@@ -33,7 +33,7 @@ static CUresult put(struct backend *be, const struct mla_kernels *kernels, const
         return r;
     /* Fetched, however few they are: a parameter would stay what it is now. */
     int rc = copy->with_launch
-                 ? mla_kernels_launch_fetch(kernels, be->stream, launch, copy->from_device, copy->bytes, &r)
+                 ? mla_kernels_launch_fetch(kernels, be->stream, launch, copy->from_device, copy->bytes, which, &r)
                  : mla_kernels_launch_some(kernels, be->stream, launch, which, &r);
     return rc != 0 && r == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : r;
 }

@@ -203,7 +203,7 @@ static bool is_graph(struct backend *be, const struct cu_slot *slot, const struc
 /* The slot's own records. */
 static bool put_slot_records(struct backend *be, struct cu_slot *slot, struct how *how)
 {
-    *how = (struct how){.which = MLA_KERNELS_PREPARE | MLA_KERNELS_DECODE | MLA_KERNELS_REDUCE};
+    *how = (struct how){.which = MLA_KERNELS_ALL};
     if (!put_blob(be, slot->request->batch, slot, &how->launch, &how->copy))
         return false;
     /* Nothing runs, so it matters when this one begins. */
@@ -223,12 +223,14 @@ static bool put_records(struct backend *be, struct cu_slot *slot, struct how *ho
     bool prepared = be->prepared == ahead, copied = cu_ahead_is_copied(be, ahead);
     *how = (struct how){.launch = ahead->launch,
                         .which = MLA_KERNELS_DECODE | MLA_KERNELS_REDUCE | (prepared ? 0 : MLA_KERNELS_PREPARE)};
+    if (!prepared && ahead->fetched)
+        how->copy = cu_ahead_copy(ahead);
     struct cu_graph *graph = prepared ? &ahead->rest : &ahead->graph;
     if (!be->lost && !be->options.blob_pinned && is_graph(be, slot, how, graph))
         how->graph = graph;
     if (be->lost)
         return false;
-    if (copied) /* as are those whose prepare kernel has run */
+    if (prepared || ahead->fetched || copied)
         return true;
     /* Behind a copy that still runs is behind an event: rather the launch brings them, to the slot's own place. */
     if (!how->graph && goes_with_launch(be, cu_kernels_of(be, b->batch.plan)))
@@ -243,7 +245,8 @@ static int launch_with(struct backend *be, const struct mla_kernels *kernels, co
     const struct cu_copy *copy = &how->copy;
     if (mla_kernels_takes_blob(kernels, &how->launch, copy->bytes))
         return mla_kernels_launch_blob(kernels, be->stream, &how->launch, copy->from, copy->bytes, result);
-    return mla_kernels_launch_fetch(kernels, be->stream, &how->launch, copy->from_device, copy->bytes, result);
+    return mla_kernels_launch_fetch(kernels, be->stream, &how->launch, copy->from_device, copy->bytes, how->which,
+                                    result);
 }
 
 static bool run(struct backend *be, const struct mla_kernels *kernels, const struct how *how)

@@ -116,7 +116,7 @@ static void put_kernels(const struct gpu *gpu, const struct launch_way *way, con
         rc = mla_kernels_launch_blob(way->kernels, gpu->stream, &place->launch, place->blob, way->blob_bytes, &result);
     else if (way->records == LAUNCH_FETCHED)
         rc = mla_kernels_launch_fetch(way->kernels, gpu->stream, &place->launch, place->blob_at, way->blob_bytes,
-                                      &result);
+                                      MLA_KERNELS_ALL, &result);
     else
         rc = mla_kernels_launch(way->kernels, gpu->stream, &place->launch, &result);
     must(gpu, rc, result, way->how->name);

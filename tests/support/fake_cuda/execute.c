@@ -119,8 +119,10 @@ CUresult fake_execute_kernel(CUstream stream, struct fake_op *op)
             fake_units_check(op);
             items = fake_units_items(&op->kernel.units);
         }
-        if (kernel == FAKE_PREPARE)
+        if (kernel == FAKE_PREPARE) {
+            fake_bring_check(op);
             fake_units_prepare(&op->kernel.units);
+        }
         if (kernel == FAKE_REDUCE_UNITS)
             fake_units_check_reduces(&op->kernel.units);
         run_launch(stream, kernel, &op->kernel.launch, items ? items : at(op->kernel.launch.items));

@@ -66,9 +66,23 @@ bool fake_bring_blob(const struct fake_op *op)
     bool fine =
         fake_range_covers(to, blob_bytes(op), true) && (from == 0 || fake_range_covers(from, blob_bytes(op), false));
     fake_unlock();
-    if (fine)
-        memcpy((void *)(uintptr_t)to, blob(op), blob_bytes(op));
-    return fine;
+    if (!fine)
+        return false;
+    memcpy((void *)(uintptr_t)to, blob(op), blob_bytes(op));
+    /* The real one brings what the others read, which is nothing of a sequence's tables. */
+    struct mla_sm90_seq *seqs = (struct mla_sm90_seq *)(uintptr_t)head(op)->launch.seqs;
+    for (uint32_t s = 0; s < head(op)->launch.abi.n_seqs; s++)
+        seqs[s].table = FAKE_NOT_BROUGHT;
+    return true;
+}
+
+void fake_bring_check(const struct fake_op *op)
+{
+    const struct mla_sm90_launch *l = &op->kernel.units;
+    const struct mla_sm90_seq *seqs = (const struct mla_sm90_seq *)(uintptr_t)l->seqs;
+    for (uint32_t s = 0; !op->staged && s < l->abi.n_seqs; s++)
+        if (seqs[s].table == FAKE_NOT_BROUGHT)
+            fake_abort("%s: records that have not been copied", op->kernel.function->name);
 }
 
 const void *fake_bring_record(const struct fake_op *op, uint64_t address)

@@ -265,6 +265,10 @@ void fake_bring_take(struct fake_op *op, const void *parameter);
 void fake_bring_uses(struct fake_op *found, const struct fake_op *op);
 /* The blob to its place; false when that, or where it is read, is no memory of the device's. Without the lock. */
 bool fake_bring_blob(const struct fake_op *op);
+/* That a prepare kernel which brings nothing finds all its records: one that brought them left out what only it reads.
+ */
+void fake_bring_check(const struct fake_op *op);
+#define FAKE_NOT_BROUGHT UINT64_C(0xfacefeedfacefeed)
 /* Where a record can be read before that; otherwise where it lies. */
 const void *fake_bring_record(const struct fake_op *op, uint64_t address);
 /* execute_units.c: records that only the real kernels compute by. What a prepare kernel leaves in the workspace; that a
