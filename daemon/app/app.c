@@ -501,6 +501,7 @@ int app_run(const struct app_config *config, app_load_fn load)
     /* A launch that outlived the drain deadline, or a lost device, may never let the backend's thread end. */
     if (app->exit_code == APP_EXIT_OK) {
         batch_free_buffers(app);
+        host_pool_forget(app);
         job_pool_free(app);
         be_close(&app->be);
     }

@@ -22,12 +22,9 @@ static void job_maybe_free(struct app *app, struct app_job *job)
     if (!job->answered || (job->pending > 0 && !app->device_lost))
         return;
     struct app_client *client = job->client;
-    if (job->visible != NULL) {
-        be_host_free(&app->be, job->visible);
-        client->queued_bytes -= job->visible_bytes;
-    }
-    if (job->status != NULL)
-        be_host_free(&app->be, job->status);
+    client->queued_bytes -= job->visible_bytes;
+    host_give(app, job->visible, job->abi.visible, job->visible_bytes);
+    host_give(app, job->status, job->status_address, job->status_bytes);
     for (uint32_t i = 0; i < job->sched.n_pins; i++)
         sched_unpin(&app->sched, job->pins[i]);
     client->n_jobs--;
@@ -49,7 +46,7 @@ static enum mla_status take_visible(struct app_client *client, const struct mla_
     if (bytes > most || client->queued_bytes > most - bytes)
         return client_over_quota(client, err, "visible", client->queued_bytes + bytes, most,
                                  "over the client's quota of queued bytes");
-    job->visible = app_host_alloc(app, bytes, &job->abi.visible);
+    job->visible = host_take(app, bytes, &job->abi.visible);
     if (job->visible == NULL)
         return mla_error_set(err, MLA_OUT_OF_MEMORY, "visible", "no device-readable memory for the counts");
     memcpy(job->visible, d->visible, bytes);
@@ -63,10 +60,12 @@ static enum mla_status take_status(struct app *app, struct app_job *job, struct 
 {
     if (job->sched.n_parts <= 1)
         return MLA_OK;
-    job->status = app_host_alloc(app, job->tables->n_seqs * sizeof(uint64_t), &job->status_address);
-    if (job->status != NULL)
-        return MLA_OK;
-    return mla_error_set(err, MLA_OUT_OF_MEMORY, NULL, "no device-readable memory for the status words");
+    job->status_bytes = job->tables->n_seqs * sizeof(uint64_t);
+    job->status = host_take(app, job->status_bytes, &job->status_address);
+    if (job->status == NULL)
+        return mla_error_set(err, MLA_OUT_OF_MEMORY, NULL, "no device-readable memory for the status words");
+    memset(job->status, 0, job->status_bytes);
+    return MLA_OK;
 }
 
 static uint64_t deadline(const struct app *app, const struct mla_decode_request *d)
@@ -151,8 +150,8 @@ void decode_submit(struct app_client *client, const struct net_request *request)
     app_event(app, (struct sched_event){.kind = SCHED_SUBMIT, .job = &job->sched});
     return;
 refused:
-    if (job != NULL && job->status != NULL)
-        be_host_free(&app->be, job->status);
+    if (job != NULL)
+        host_give(app, job->status, job->status_address, job->status_bytes);
     job_free(app, job);
     if (err.code != MLA_ALREADY_EXISTS) /* then the word is that of the job in flight */
         decode_abort_refused(client, d);

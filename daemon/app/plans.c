@@ -7,6 +7,12 @@
 #include "daemon/app/state.h"
 
 #define KEPT_ITEMS_MAX 16384u /* larger ones are made in the batch's own buffers, and not kept */
+#define BUFFER_BYTES   4096u  /* the least that a buffer takes: those of small launches never grow */
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
 
 /* False: it was empty. */
 static bool free_buffer(struct app *app, struct app_buffer *buffer)
@@ -35,10 +41,11 @@ bool app_batch_forget(struct app *app, struct app_batch *b)
     return any;
 }
 
-/* Plans and buffers of launches that nobody uses go before anybody is refused. False: there were none. */
+/* Plans and buffers of launches and jobs that nobody uses go before anybody is refused. False: there were none. */
 static bool forget_idle(struct app *app)
 {
-    bool any = false;
+    bool any = host_pool_forget(app);
+    app->plan_room = (struct app_plan_room){0}; /* each takes what it needs, no more */
     for (unsigned i = 0; i < SCHED_BATCHES; i++)
         if (app->batches[i].sched != NULL && app->batches[i].sched->n_jobs == 0)
             any |= app_batch_forget(app, &app->batches[i]);
@@ -64,7 +71,7 @@ bool app_grow_device(struct app *app, struct app_buffer *buffer, size_t bytes)
         bytes = 1;
     if (buffer->bytes >= bytes)
         return true;
-    size_t cap = bytes + bytes / 2;
+    size_t cap = larger(bytes + bytes / 2, BUFFER_BYTES);
     free_buffer(app, buffer);
     buffer->memory = app_host_alloc(app, cap, &buffer->address);
     if (buffer->memory == NULL) {
@@ -79,7 +86,7 @@ bool app_grow_host(void *pointer_to_array, size_t *cap, size_t n, size_t size)
 {
     if (*cap >= n && n > 0)
         return true;
-    size_t want = n + n / 2 + 16;
+    size_t want = larger(n + n / 2, BUFFER_BYTES / size);
     void *grown = realloc(*(void **)pointer_to_array, want * size);
     if (grown == NULL)
         return false;
@@ -129,12 +136,18 @@ static bool is_of(const struct app_plan *p, uint64_t hash, const struct plan_req
 
 /* ---- making one ---- */
 
-static int build(struct app *app, struct app_batch *scratch_of, const struct plan_request *request,
-                 struct app_plan_buffers *to, struct plan *plan)
+/* To the room if there is memory for it. */
+static bool grow(struct app *app, struct app_buffer *buffer, size_t bytes, size_t room_bytes)
 {
-    if (!app_grow_device(app, &to->tiles, plan->capacity.tiles * sizeof(*plan->tiles)) ||
-        !app_grow_device(app, &to->items, plan->capacity.items * sizeof(*plan->items)) ||
-        !app_grow_device(app, &to->reduces, plan->capacity.reduces * sizeof(*plan->reduces)) ||
+    return (room_bytes > bytes && app_grow_device(app, buffer, room_bytes)) || app_grow_device(app, buffer, bytes);
+}
+
+static int build(struct app *app, struct app_batch *scratch_of, const struct plan_request *request,
+                 struct app_plan_buffers *to, const struct app_plan_room *room, struct plan *plan)
+{
+    if (!grow(app, &to->tiles, plan->capacity.tiles * sizeof(*plan->tiles), room->tiles_bytes) ||
+        !grow(app, &to->items, plan->capacity.items * sizeof(*plan->items), room->items_bytes) ||
+        !grow(app, &to->reduces, plan->capacity.reduces * sizeof(*plan->reduces), room->reduces_bytes) ||
         !app_grow_host(&scratch_of->scratch, &scratch_of->scratch_bytes, plan->capacity.scratch_bytes, 1))
         return -ENOMEM;
     plan->tiles = to->tiles.memory;
@@ -154,10 +167,21 @@ static struct app_plan *oldest(struct app *app)
     return p;
 }
 
-static bool note(struct app_plan *p, uint64_t hash, const struct plan_request *r)
+static struct app_plan_room room_for(struct app *app, const struct plan_request *r, const struct plan *plan)
 {
-    if (!app_grow_host(&p->jobs, &p->jobs_cap, r->n_jobs, sizeof(*p->jobs)) ||
-        !app_grow_host(&p->seqs, &p->seqs_cap, r->n_seqs, sizeof(*p->seqs)))
+    struct app_plan_room *room = &app->plan_room;
+    room->tiles_bytes = larger(room->tiles_bytes, plan->capacity.tiles * sizeof(*plan->tiles));
+    room->items_bytes = larger(room->items_bytes, plan->capacity.items * sizeof(*plan->items));
+    room->reduces_bytes = larger(room->reduces_bytes, plan->capacity.reduces * sizeof(*plan->reduces));
+    room->n_jobs = (uint32_t)larger(room->n_jobs, r->n_jobs);
+    room->n_seqs = (uint32_t)larger(room->n_seqs, r->n_seqs);
+    return *room;
+}
+
+static bool note(struct app_plan *p, uint64_t hash, const struct plan_request *r, const struct app_plan_room *room)
+{
+    if (!app_grow_host(&p->jobs, &p->jobs_cap, room->n_jobs, sizeof(*p->jobs)) ||
+        !app_grow_host(&p->seqs, &p->seqs_cap, room->n_seqs, sizeof(*p->seqs)))
         return false;
     memcpy(p->jobs, r->jobs, r->n_jobs * sizeof(*p->jobs));
     if (r->n_seqs > 0)
@@ -199,13 +223,14 @@ int plans_get(struct app *app, struct app_batch *b, struct plan_request *request
     if (capacity.items > KEPT_ITEMS_MAX) {
         b->resident_units = request->device.resident_units;
         b->plan.capacity = capacity;
-        return build(app, b, request, &b->large, &b->plan);
+        return build(app, b, request, &b->large, &(struct app_plan_room){0}, &b->plan);
     }
     struct app_plan *p = oldest(app);
     p->id = 0;
     p->plan.capacity = capacity;
     p->uses++; /* its arrays are not idle in the making */
-    r = note(p, hash, request) ? build(app, b, request, &p->buffers, &p->plan) : -ENOMEM;
+    struct app_plan_room room = room_for(app, request, &p->plan);
+    r = note(p, hash, request, &room) ? build(app, b, request, &p->buffers, &room, &p->plan) : -ENOMEM;
     p->uses--;
     if (r != 0)
         return r;

@@ -191,7 +191,7 @@ struct app_job {
     void *visible;    /* host copy, backend host memory */
     uint64_t visible_bytes;
     uint64_t *status; /* status words of a job in parts, backend host memory: its launches share them; else NULL */
-    uint64_t status_address;
+    uint64_t status_address, status_bytes;
     uint64_t *done_word; /* NULL: none */
     uint64_t done_value;
     const uint64_t *ready_word;
@@ -233,6 +233,21 @@ struct app_plan {
     size_t seqs_cap;
     struct plan plan;
     struct app_plan_buffers buffers;
+};
+
+/* Sizes of the largest plans that were kept: the places of all grow to these at once, each when it is used next, so
+ * that plans of sizes that were there before take no memory. */
+struct app_plan_room {
+    size_t tiles_bytes, items_bytes, reduces_bytes;
+    uint32_t n_jobs, n_seqs;
+};
+
+#define APP_HOST_CLASSES 11u /* the largest piece that is kept: 64 KiB */
+
+/* Pieces of backend host memory without a job: host_pool.c. */
+struct app_host_pool {
+    struct host_piece *kept[APP_HOST_CLASSES]; /* by size */
+    size_t kept_bytes;
 };
 
 struct app_batch {
@@ -312,7 +327,9 @@ struct app {
     struct app_batch batches[SCHED_BATCHES];
     struct app_batch probe; /* buffers for planning a single job */
     struct app_plan plans[APP_PLANS];
+    struct app_plan_room plan_room;
     uint64_t n_plans, n_plan_uses;
+    struct app_host_pool host_pool;
     struct list steps; /* app_template.in_app: steps in flight */
     uint32_t n_steps;
     uint64_t n_weighed;         /* counts of weights: batch.c */
@@ -464,13 +481,22 @@ struct app_job *job_find(struct app_client *client, uint64_t request_id); /* NUL
 void job_index(struct app_job *job);
 void job_unindex(struct app_job *job); /* nothing when it is not there */
 
+/* ---- host_pool.c: what jobs hold of the backend's host memory ---- */
+/* Not zeroed; NULL without memory. */
+void *host_take(struct app *app, size_t bytes, uint64_t *address);
+/* What host_take() gave, with its address and the bytes that were asked for; NULL: nothing. Nothing at the backend uses
+ * it any more. */
+void host_give(struct app *app, void *memory, uint64_t address, size_t bytes);
+/* Gives back all that is kept. False: nothing was. */
+bool host_pool_forget(struct app *app);
+
 /* ---- plans.c ---- */
 /* A plan of the request, whose kernels and workspace_bytes_max are found here, to b->plan; kept until plans_let_go().
  * 0, or -errno as plan_build() and be_workspace_for(). */
 int plans_get(struct app *app, struct app_batch *b, struct plan_request *request);
 void plans_let_go(struct app_batch *b); /* nothing when it has none */
 void plans_free(struct app *app);
-/* be_host_alloc(), which plans that are kept for later make room for. */
+/* be_host_alloc(), which what is kept for later, plans and pieces, makes room for. */
 void *app_host_alloc(struct app *app, size_t bytes, uint64_t *address);
 /* False: no memory. What is in the buffer goes when it grows; what is in the array stays. */
 bool app_grow_device(struct app *app, struct app_buffer *buffer, size_t bytes);

@@ -143,6 +143,12 @@ START_TEST(faults_of_any_part)
     ck_assert_uint_eq(done_word(&job), 1);
     worker_job_check(&job); /* all other sequences */
     worker_job_free(client, &job);
+    /* The next one's words are in the same memory. */
+    new_job(&job, &ragged);
+    worker_job_run(&job);
+    ck_assert_uint_eq(job.result.n_faults, 0);
+    worker_job_check(&job);
+    worker_job_free(client, &job);
     teardown();
 }
 END_TEST

@@ -1,4 +1,5 @@
-/* Plans that are kept: each is the one that would be made anew, and they stand in nobody's way. */
+/* Plans that are kept: each is the one that would be made anew, and they stand in nobody's way. So do pieces of memory
+ * that are kept for jobs. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 struct backend {
     struct be_facts facts;
     size_t left;
+    unsigned takes;
 };
 
 static const struct be_facts *facts_of(const struct backend *be)
@@ -29,6 +31,7 @@ static void *take(struct backend *be, size_t bytes, uint64_t *address)
         return NULL;
     *memory = bytes;
     be->left -= bytes;
+    be->takes++;
     *address = (uint64_t)(uintptr_t)(memory + 1);
     return memory + 1;
 }
@@ -244,9 +247,66 @@ START_TEST(idle_ones_make_room)
 }
 END_TEST
 
+/* Jobs of three sizes, several at a time: the second round takes nothing. Others' need goes before what is kept. */
+START_TEST(pieces_are_kept_and_make_room)
+{
+    static const size_t sizes[] = {8, 65, 64u << 10};
+    const size_t bytes = 1u << 20;
+    struct backend be;
+    struct app *app = new_app(&be, bytes);
+    uint64_t address[9], other;
+    void *memory[9];
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 9; i++) {
+            memory[i] = host_take(app, sizes[i % 3], &address[i]);
+            ck_assert_ptr_nonnull(memory[i]);
+            ck_assert_uint_eq(address[i], (uint64_t)(uintptr_t)memory[i]);
+            memset(memory[i], 0xa5, sizes[i % 3]);
+        }
+        for (int i = 0; i < 9; i++)
+            host_give(app, memory[i], address[i], sizes[i % 3]);
+        ck_assert_uint_eq(be.takes, 9);
+    }
+    ck_assert_uint_lt(be.left, bytes);
+    void *all = app_host_alloc(app, bytes, &other);
+    ck_assert_ptr_nonnull(all);
+    be_host_free(&app->be, all);
+    ck_assert(!host_pool_forget(app)); /* nothing is left there */
+    free_app(app, &be, bytes);
+}
+END_TEST
+
+/* Not more than a mebibyte, none that is large, and nothing of a device that is lost. */
+START_TEST(pieces_are_kept_within_bounds)
+{
+    const size_t bytes = 64u << 20, piece = 64u << 10;
+    struct backend be;
+    struct app *app = new_app(&be, bytes);
+    uint64_t address[40];
+    void *memory[40];
+    for (int i = 0; i < 40; i++)
+        memory[i] = host_take(app, piece, &address[i]);
+    for (int i = 0; i < 40; i++)
+        host_give(app, memory[i], address[i], piece);
+    ck_assert_uint_eq(be.left, bytes - (1u << 20));
+    ck_assert(host_pool_forget(app));
+    ck_assert_uint_eq(be.left, bytes);
+    memory[0] = host_take(app, piece + 1, &address[0]);
+    host_give(app, memory[0], address[0], piece + 1);
+    ck_assert_uint_eq(be.left, bytes);
+    memory[0] = host_take(app, 8, &address[0]);
+    app->device_lost = true;
+    host_give(app, memory[0], address[0], 8);
+    host_give(app, NULL, 0, 8);
+    free_app(app, &be, bytes);
+}
+END_TEST
+
 MLA_SUITE(app_plans)
 {
     TCase *tc = mla_tcase(suite, "plans");
     tcase_add_loop_test(tc, each_is_as_made_anew, 0, 2);
     tcase_add_test(tc, idle_ones_make_room);
+    tcase_add_test(tc, pieces_are_kept_and_make_room);
+    tcase_add_test(tc, pieces_are_kept_within_bounds);
 }
