@@ -200,6 +200,14 @@ static bool is_graph(struct backend *be, const struct cu_slot *slot, const struc
                           how->which);
 }
 
+/* A launch by itself begins with its records where these are many: the other kernels are launched while they are
+ * fetched, and a graph, which is launched whole, would begin later. */
+static bool has_many_records(const struct backend *be, const struct cu_slot *slot, const struct how *how)
+{
+    const struct mla_kernels *kernels = cu_kernels_of(be, slot->request->batch->plan);
+    return how->copy.with_launch && !mla_kernels_takes_blob(kernels, &how->launch, how->copy.bytes);
+}
+
 /* The slot's own records. */
 static bool put_slot_records(struct backend *be, struct cu_slot *slot, struct how *how)
 {
@@ -207,7 +215,8 @@ static bool put_slot_records(struct backend *be, struct cu_slot *slot, struct ho
     if (!put_blob(be, slot->request->batch, slot, &how->launch, &how->copy))
         return false;
     /* Nothing runs, so it matters when this one begins. */
-    if (how->copy.bytes != 0 && be->n_slots == 1 && is_graph(be, slot, how, &slot->graph))
+    if (how->copy.bytes != 0 && be->n_slots == 1 && !has_many_records(be, slot, how) &&
+        is_graph(be, slot, how, &slot->graph))
         how->graph = &slot->graph;
     return !be->lost;
 }
