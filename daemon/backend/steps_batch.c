@@ -86,19 +86,33 @@ struct be_steps_batch *be_steps_find_prepared(struct be_steps *s, const struct b
 
 /* ---- records ---- */
 
-static bool write_records(struct be_steps_batch *b)
+/* For b, and for the other free ones with it, so that later launches of as many take no memory whichever is theirs. */
+static bool make_room(struct be_steps *s, const struct be_steps_batch *b, size_t n_seqs)
+{
+    if (n_seqs <= b->seqs_cap)
+        return true;
+    for (uint32_t i = 0; i < BE_STEPS_BATCHES; i++) {
+        struct be_steps_batch *free_one = &s->batches[i];
+        if (free_one->state != BE_STEPS_FREE || free_one->seqs_cap >= n_seqs)
+            continue;
+        size_t cap = n_seqs + n_seqs / 2;
+        struct mla_abi_seq *grown = realloc(free_one->seqs, cap * sizeof *grown);
+        if (!grown)
+            continue;
+        free_one->seqs = grown;
+        free_one->seqs_cap = cap;
+    }
+    return n_seqs <= b->seqs_cap;
+}
+
+static bool write_records(struct be_steps *s, struct be_steps_batch *b)
 {
     const struct be_steps_set *set = &b->set;
     size_t n_seqs = 0;
     for (uint32_t i = 0; i < set->n; i++)
         n_seqs += set->members[i]->plan.n_seqs;
-    if (n_seqs > b->seqs_cap) {
-        struct mla_abi_seq *grown = realloc(b->seqs, (n_seqs + n_seqs / 2) * sizeof *grown);
-        if (!grown)
-            return false;
-        b->seqs = grown;
-        b->seqs_cap = n_seqs + n_seqs / 2;
-    }
+    if (!make_room(s, b, n_seqs))
+        return false;
     uint32_t at = 0, n_done = 0;
     for (uint32_t i = 0; i < set->n; i++) {
         const struct be_step *step = set->members[i];
@@ -133,7 +147,7 @@ struct be_steps_batch *be_steps_form(struct be_steps *s, const struct be_steps_s
         return NULL;
     b->set = *set;
     b->prepared = false;
-    if (!write_records(b)) {
+    if (!write_records(s, b)) {
         *why = -ENOMEM;
         return NULL;
     }
