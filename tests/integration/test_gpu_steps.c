@@ -2,6 +2,7 @@
  * change on the device; and what becomes of its stream when something goes wrong. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "tests/support/check_main.h"
@@ -119,24 +120,56 @@ END_TEST
 
 #define MEETING 4u
 
-/* The words are host memory, so this worker needs no stream: four steps whose first layers are ready one after the
- * other while the device does not get on. Two launches are under way, the rest gathers and shares the third. */
-static int four_meet(struct peer *parent, void *arg)
+/* Connections of one process. The words are host memory, so they need no stream. */
+static struct step_worker four[MEETING];
+static mla_request_id requests[MEETING];
+
+static void begin_four(uint32_t n_layers)
 {
-    static struct step_worker four[MEETING];
-    mla_request_id requests[MEETING];
-    (void)parent;
-    (void)arg;
     worker_cuda_start();
     client = worker_open(d.socket, "meeting");
+    for (unsigned i = 0; i < MEETING; i++)
+        step_worker_new(i == 0 ? client : worker_open(d.socket, "meeting"), &four[i], n_layers, 30 + i);
+}
+
+static void submit_four(uint32_t first_variant)
+{
     for (unsigned i = 0; i < MEETING; i++) {
-        struct mla_client *c = i == 0 ? client : worker_open(d.socket, "meeting");
-        step_worker_new(c, &four[i], 2, 30 + i);
-        step_worker_fill(&four[i], i % STEP_VARIANTS);
+        struct mla_client *c = four[i].client;
+        step_worker_fill(&four[i], (first_variant + i) % STEP_VARIANTS);
         worker_ops->push(&four[i].memory, four[i].device, 0, four[i].bytes);
         worker_ok(c, mla_step_submit(four[i].tmpl, NULL, NULL, NULL, &requests[i]));
         worker_expect(c, mla_dispatch(c, 0), MLA_PENDING);
     }
+}
+
+static void check_four(uint32_t first_variant)
+{
+    for (unsigned i = 0; i < MEETING; i++) {
+        step_worker_wait(&four[i], requests[i], MLA_OK);
+        worker_ops->pull(&four[i].memory, four[i].device, four[i].o_at, four[i].bytes - four[i].o_at);
+        step_worker_check(&four[i], (first_variant + i) % STEP_VARIANTS);
+    }
+}
+
+static int end_four(void)
+{
+    for (unsigned i = 0; i < MEETING; i++) {
+        struct mla_client *c = four[i].client;
+        step_worker_free(c, &four[i]);
+        mla_close(c);
+    }
+    return 0;
+}
+
+/* Four steps whose first layers are ready one after the other while the device does not get on. Two launches are under
+ * way, the rest gathers and shares the third. */
+static int four_meet(struct peer *parent, void *arg)
+{
+    (void)parent;
+    (void)arg;
+    begin_four(2);
+    submit_four(0);
     char rule[160];
     snprintf(rule, sizeof(rule), "kernel=hold %s", gpu_gate());
     gpu_daemon_rules(rule);
@@ -150,28 +183,69 @@ static int four_meet(struct peer *parent, void *arg)
         WAIT_FOR(mla_word_load(step_done(&four[i], 0)) == 1, 20000 * TEST_SLOW);
     for (unsigned i = 0; i < MEETING; i++)
         ck_assert(step_worker_stream(&four[i], 1, 2));
-    for (unsigned i = 0; i < MEETING; i++) {
-        step_worker_wait(&four[i], requests[i], MLA_OK);
+    check_four(0);
+    for (unsigned i = 0; i < MEETING; i++)
         ck_assert_uint_eq(four[i].result.layers_shared, i >= 2);
-        worker_ops->pull(&four[i].memory, four[i].device, four[i].o_at, four[i].bytes - four[i].o_at);
-        step_worker_check(&four[i], i % STEP_VARIANTS);
-    }
-    for (unsigned i = 0; i < MEETING; i++) {
-        struct mla_client *c = four[i].client;
-        step_worker_free(c, &four[i]);
-        mla_close(c);
-    }
-    return 0;
+    return end_four();
 }
 
 START_TEST(layers_that_meet_share_a_launch)
 {
     struct peer peer;
     if (!gpu_is_fake())
-        return; /* nothing holds a real device up */
+        return; /* nothing holds a real device up: layers_written_together_share_launches() */
     gpu_daemon_start(&d, "");
     peer_start(&peer, four_meet, NULL);
     peer_end(&peer);
+    gpu_daemon_stop(&d, 0);
+}
+END_TEST
+
+#define ROUND_LAYERS 8u
+#define STEPS_MOST   200u
+
+/* A layer's ready words are written together, each time by another one first: the others' are there before the daemon
+ * has launched that layer, or at its next look, unless this process is stopped in between. Of so many rounds that is
+ * not always so: until each has shared a launch. */
+static int four_write_together(struct peer *parent, void *arg)
+{
+    uint32_t *n_steps = arg, shared[MEETING] = {0}, left = MEETING, step = 0;
+    (void)parent;
+    begin_four(ROUND_LAYERS);
+    for (; left > 0; step++) {
+        ck_assert_msg(step < STEPS_MOST, "%u of %u never shared a launch", left, MEETING);
+        submit_four(step);
+        for (uint32_t layer = 0; layer < ROUND_LAYERS; layer++) {
+            for (uint32_t i = 0; i < MEETING; i++)
+                mla_word_store(step_ready(&four[(layer + i) % MEETING], layer), 1);
+            for (uint32_t i = 0; i < MEETING; i++)
+                WAIT_FOR(mla_word_load(step_done(&four[i], layer)) == 1, 20000 * TEST_SLOW);
+        }
+        check_four(step);
+        left = 0;
+        for (uint32_t i = 0; i < MEETING; i++) {
+            ck_assert_uint_le(four[i].result.layers_shared, ROUND_LAYERS);
+            shared[i] += four[i].result.layers_shared;
+            left += shared[i] == 0;
+        }
+    }
+    *n_steps = step;
+    return end_four();
+}
+
+START_TEST(layers_written_together_share_launches)
+{
+    struct peer peer;
+    uint32_t *n_steps = mmap(NULL, sizeof(*n_steps), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert(n_steps != MAP_FAILED);
+    gpu_daemon_start(&d, "");
+    struct mla_client *reader = worker_open(d.socket, "reader");
+    peer_start(&peer, four_write_together, n_steps);
+    peer_end(&peer);
+    double layers = worker_metric(reader, "mlad_step_layers_total", "");
+    ck_assert_double_eq(layers, *n_steps * MEETING * ROUND_LAYERS);
+    ck_assert_double_lt(worker_metric(reader, "mlad_step_launches_total", ""), layers);
+    mla_close(reader);
     gpu_daemon_stop(&d, 0);
 }
 END_TEST
@@ -419,6 +493,7 @@ MLA_SUITE(gpu_steps)
     tcase_add_test(tc, one_graph_replayed);
     tcase_add_test(tc, two_workers_at_once);
     tcase_add_test(tc, layers_that_meet_share_a_launch);
+    tcase_add_test(tc, layers_written_together_share_launches);
     tcase_add_test(tc, faults);
     tcase_add_test(tc, daemon_killed_half_way);
     tcase_add_test(tc, worker_killed_half_way);
