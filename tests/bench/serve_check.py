@@ -173,7 +173,7 @@ def workers():
 def mix():
     rows, report = run_files(["mix", "--heads", "4", "--small-kv", "64", "--large-kv", "256", "--large-batch", "2", "--ms",
                               "60", "--rounds", "2", "--mlad", MLAD], DRIVER)
-    check(len(rows) == 3, "mix: rows")
+    check(len(rows) == 4, "mix: rows")
     for row in rows:
         rising(row, ["p50_us", "p99_us", "p99.9_us", "max_us"])
         check(row["decodes"] > 0 and row["small_per_s"] > 0, f"{row['name']}: nothing measured")

@@ -1,5 +1,7 @@
 /* mla-bench mix: eight workers with small decodes beside one with large ones: what the small ones wait, alone, beside
- * the large one as mlad is by default, and beside it where a launch may be as long as it likes. */
+ * the large one as mlad is by default, and beside it without fairness, in two ways. Launches of any length: what is in
+ * front runs whole, as in a queue in the order of coming. Cut as by default, but the large one has the largest weight
+ * that there is: turns are then by decodes, whatever they cost. The scheduler has no other order to be set. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,11 +12,15 @@
 #define SMALL         8
 #define MAX_LAUNCH_US 2000 /* scheduler.max_launch_us as it comes */
 
-enum way { ALONE, FAIR, UNFAIR, WAYS };
-static const char *const way_names[WAYS] = {"alone", "beside the large one", "beside it, launches of any length"};
-enum { FAIR_DAEMON, UNFAIR_DAEMON, DAEMONS };
+enum way { ALONE, FAIR, UNCUT, WEIGHTY, WAYS };
+static const char *const way_names[WAYS] = {"alone", "beside the large one", "beside it, launches of any length",
+                                            "beside it, its weight 1000"};
+enum { FAIR_DAEMON, UNCUT_DAEMON, WEIGHTY_DAEMON, DAEMONS };
+static const int daemon_of[WAYS] = {
+    [ALONE] = FAIR_DAEMON, [FAIR] = FAIR_DAEMON, [UNCUT] = UNCUT_DAEMON, [WEIGHTY] = WEIGHTY_DAEMON};
 
-static const char *const unfair_settings[] = {"scheduler.max_launch_us=0", NULL};
+static const char *const settings[DAEMONS][2] = {
+    [UNCUT_DAEMON] = {"scheduler.max_launch_us=0"}, [WEIGHTY_DAEMON] = {"weights.clients=large:1000"}};
 
 struct mix {
     struct serve serve;
@@ -54,7 +60,7 @@ static int measure(struct mix *m)
     for (long round = 0; round < m->serve.rounds; round++)
         for (int k = 0; k < WAYS; k++) {
             enum way way = (enum way)((round + k) % WAYS);
-            struct crew_command run = {.op = SERVED_RUN, .daemon = way == UNFAIR ? UNFAIR_DAEMON : FAIR_DAEMON};
+            struct crew_command run = {.op = SERVED_RUN, .daemon = (uint32_t)daemon_of[way]};
             if (crew_command(m->members, way == ALONE ? SMALL : SMALL + 1, run, m->serve.ms) != 0 || keep(m, way) != 0)
                 return -1;
         }
@@ -87,9 +93,9 @@ static void fill_report(struct mix *m)
 static int start_all(struct mix *m)
 {
     const char *isolated = m->serve.none.dir;
-    int rc = serve_daemon(&m->serve, &m->daemons[FAIR_DAEMON], isolated, NULL);
-    if (rc == 0)
-        rc = serve_daemon(&m->serve, &m->daemons[UNFAIR_DAEMON], isolated, unfair_settings);
+    int rc = 0;
+    for (size_t d = 0; d < DAEMONS && rc == 0; d++)
+        rc = serve_daemon(&m->serve, &m->daemons[d], isolated, settings[d]);
     for (size_t d = 0; d < DAEMONS; d++)
         m->small.sockets[d] = m->large.sockets[d] = m->daemons[d].socket;
     m->small.n_sockets = m->large.n_sockets = DAEMONS;
@@ -140,7 +146,11 @@ int bench_mix(int argc, char **argv, struct bench_report *report)
         serve_note(&m.serve, "every worker for each decode");
         bench_note(report, "shapes", "%d workers B1 Q4 H%u KV%u, one B%u Q4 H%u KV%u", SMALL, m.serve.heads,
                    m.small.shapes[0].kv_len, m.large.shapes[0].batch, m.serve.heads, m.large.shapes[0].kv_len);
-        bench_note(report, "fairness", "scheduler.max_launch_us %d, and 0 for launches of any length", MAX_LAUNCH_US);
+        bench_note(
+            report, "fairness",
+            "weights of 1 and scheduler.max_launch_us %d. Without: max_launch_us 0, as in a queue in the order of "
+            "coming; weights.clients large:1000, turns by decodes and not by what they cost",
+            MAX_LAUNCH_US);
         fill_report(&m);
     }
     bool failed = crew_stop(m.members, SMALL + 1) != 0;

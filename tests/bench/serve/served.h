@@ -7,7 +7,7 @@
 #include "tests/bench/serve/crew.h"
 
 #define SERVED_SHAPES_MAX  8
-#define SERVED_DAEMONS_MAX 2
+#define SERVED_DAEMONS_MAX 3
 
 struct served_shape {
     uint32_t batch, q_len, kv_len;
