@@ -105,6 +105,8 @@ static uint64_t left_from(const struct plan_work *w, uint32_t i, uint32_t group,
  */
 static int lay(struct plan_work *w, uint64_t target_ns, bool together, bool emit, struct laying *out)
 {
+    struct limits of_pages = {0}; /* neighbours mostly have as many */
+    uint32_t limits_pages = 0;
     plan_timeline_copy(&w->line, &w->base);
     *out = (struct laying){.fits = true};
     for (uint32_t i = 0, group; i < w->n_set; i += group) {
@@ -130,8 +132,11 @@ static int lay(struct plan_work *w, uint64_t target_ns, bool together, bool emit
             uint64_t rest = (split ? w->split_ns : w->whole_ns) + n * w->page_ns;
             if (rest > room) {
                 uint32_t most = n;
-                if (limits.most == 0)
-                    limits = tile_limits(w, pages);
+                if (limits.most == 0 && limits_pages != pages) {
+                    limits_pages = pages;
+                    of_pages = tile_limits(w, pages);
+                }
+                limits = limits.most == 0 ? of_pages : limits;
                 n = cut_pages(w, &limits, pages - done, room);
                 n = n < most ? n : most;
                 if (n == 0) {

@@ -21,8 +21,10 @@ uint32_t plan_row_units(const struct plan_request *request, uint32_t rows)
 
 uint32_t plan_tile_units(const struct plan_work *w, uint32_t tile)
 {
-    uint32_t rows = w->plan->tiles[tile].rows;
-    return rows == w->request->tile_rows ? w->full_tile_units : plan_row_units(w->request, rows);
+    uint32_t rows = w->plan->tiles[tile].rows; /* mostly one of two, for which nothing is divided */
+    if (rows == w->request->tile_rows)
+        return w->full_tile_units;
+    return rows <= w->request->device.rows_per_unit ? 1 : plan_row_units(w->request, rows);
 }
 
 uint32_t plan_visible_pages(uint32_t mask, uint32_t q_len, uint32_t kv_len, uint32_t token)

@@ -45,11 +45,11 @@ static uint32_t slots_before(const struct plan_timeline *t, uint64_t ns)
 }
 
 /* Units are free together however they became so: slots of one time are one. */
-static void put(struct plan_timeline *t, struct plan_slot slot)
+static void put(struct plan_timeline *t, uint64_t free_ns, uint32_t units)
 {
-    uint32_t i = slots_before(t, slot.free_ns);
-    if (i < t->n && at(t, i)->free_ns == slot.free_ns) {
-        at(t, i)->units += slot.units;
+    uint32_t i = slots_before(t, free_ns);
+    if (i < t->n && at(t, i)->free_ns == free_ns) {
+        at(t, i)->units += units;
         return;
     }
     if (i < t->n - i) {
@@ -60,7 +60,8 @@ static void put(struct plan_timeline *t, struct plan_slot slot)
         for (uint32_t k = t->n; k > i; k--)
             *at(t, k) = *at(t, k - 1);
     }
-    *at(t, i) = slot;
+    at(t, i)->free_ns = free_ns;
+    at(t, i)->units = units;
     t->n++;
 }
 
@@ -93,26 +94,30 @@ uint64_t plan_timeline_start(struct plan_timeline *t, uint32_t units)
 uint64_t plan_timeline_look(struct plan_timeline *t, uint32_t units)
 {
     uint64_t start_ns = plan_timeline_start(t, units);
-    while (t->n_held > 0)
-        put(t, t->held[--t->n_held]);
+    while (t->n_held > 0) {
+        const struct plan_slot *held = &t->held[--t->n_held];
+        put(t, held->free_ns, held->units);
+    }
     return start_ns;
 }
 
 void plan_timeline_take(struct plan_timeline *t, uint32_t units, uint64_t duration_ns)
 {
+    uint64_t end_ns = 0;
     if (t->n_held == 0) {
-        struct plan_slot slot = *plan_timeline_first(t);
-        if (slot.units == units)
+        struct plan_slot *first = at(t, 0);
+        end_ns = first->free_ns + duration_ns;
+        if (first->units == units)
             drop_first(t);
         else
-            at(t, 0)->units -= units;
-        t->held[t->n_held++] = (struct plan_slot){.free_ns = slot.free_ns, .units = units};
+            first->units -= units;
+        put(t, end_ns, units);
     }
     for (uint32_t i = 0; i < t->n_held; i++) {
-        t->held[i].free_ns += duration_ns;
-        put(t, t->held[i]);
+        end_ns = t->held[i].free_ns + duration_ns;
+        put(t, end_ns, t->held[i].units);
     }
-    uint64_t end_ns = t->held[t->n_held - 1].free_ns;
+    t->n_held = 0;
     if (end_ns > t->end_ns)
         t->end_ns = end_ns;
 }
