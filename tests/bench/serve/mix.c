@@ -146,11 +146,9 @@ int bench_mix(int argc, char **argv, struct bench_report *report)
         serve_note(&m.serve, "every worker for each decode");
         bench_note(report, "shapes", "%d workers B1 Q4 H%u KV%u, one B%u Q4 H%u KV%u", SMALL, m.serve.heads,
                    m.small.shapes[0].kv_len, m.large.shapes[0].batch, m.serve.heads, m.large.shapes[0].kv_len);
-        bench_note(
-            report, "fairness",
-            "weights of 1 and scheduler.max_launch_us %d. Without: max_launch_us 0, as in a queue in the order of "
-            "coming; weights.clients large:1000, turns by decodes and not by what they cost",
-            MAX_LAUNCH_US);
+        bench_note(report, "fairness", "all weights 1, scheduler.max_launch_us %d", MAX_LAUNCH_US);
+        bench_note(report, "without_cuts", "%s", "max_launch_us 0: what is in front runs whole, as in a plain queue");
+        bench_note(report, "without_cost", "%s", "weights.clients large:1000: turns by decodes, whatever they cost");
         fill_report(&m);
     }
     bool failed = crew_stop(m.members, SMALL + 1) != 0;
