@@ -5,6 +5,8 @@
 
 #include "daemon/backend/steps_internal.h"
 
+#define SEQS_LEAST 64u /* that a record has room for */
+
 static bool has_member(const struct be_steps_set *set, const struct be_step *step)
 {
     for (uint32_t i = 0; i < set->n; i++)
@@ -95,7 +97,7 @@ static bool make_room(struct be_steps *s, const struct be_steps_batch *b, size_t
         struct be_steps_batch *free_one = &s->batches[i];
         if (free_one->state != BE_STEPS_FREE || free_one->seqs_cap >= n_seqs)
             continue;
-        size_t cap = n_seqs + n_seqs / 2;
+        size_t cap = n_seqs < SEQS_LEAST ? SEQS_LEAST : n_seqs + n_seqs / 2;
         struct mla_abi_seq *grown = realloc(free_one->seqs, cap * sizeof *grown);
         if (!grown)
             continue;
