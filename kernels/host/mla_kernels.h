@@ -163,13 +163,13 @@ int mla_kernels_launch_blob(const struct mla_kernels *kernels, CUstream stream, 
 int mla_kernels_launch_some(const struct mla_kernels *kernels, CUstream stream, const struct mla_kernels_launch *launch,
                             unsigned which, CUresult *result);
 
-/* As mla_kernels_launch_blob(), for a blob of any size below 4 GiB that the device can read at `blob`, as it can pinned host memory (16-byte
- * aligned): the prepare kernel brings what the others read from there, so that they alone (which, as
- * above) need no blob. It must stay unchanged until the prepare kernel has run; a graph brings what is there when it runs. -EINVAL for kernels without a prepare kernel, which are those
- * without facts->scratch. */
+/* As mla_kernels_launch_blob(), for a blob of any size below 4 GiB that the device can read at `blob`, as it can pinned
+ * host memory (16-byte aligned): the prepare kernel brings what the others read from there, so that they alone (which,
+ * as above) need no blob. It must stay unchanged until the prepare kernel has run; a graph brings what is there when it
+ * runs. -EINVAL for kernels without a prepare kernel, which are those without facts->scratch. */
 int mla_kernels_launch_fetch(const struct mla_kernels *kernels, CUstream stream,
-                             const struct mla_kernels_launch *launch, uint64_t blob, size_t blob_bytes,
-                             unsigned which, CUresult *result);
+                             const struct mla_kernels_launch *launch, uint64_t blob, size_t blob_bytes, unsigned which,
+                             CUresult *result);
 
 #ifdef __cplusplus
 }
