@@ -100,6 +100,7 @@ void metrics_count_step(struct metrics *m, enum mla_status code, uint32_t layers
 void metrics_count_step_work(struct metrics *m, const struct be_step_work *work)
 {
     m->step_launches += work->launches;
+    m->step_launches_ahead += work->ahead;
     m->step_launch_ns += work->run_ns;
     m->step_predicted_ns += work->predicted_ns;
     m->tiles += work->tiles;
@@ -289,6 +290,8 @@ static void render_work(struct out *o, const struct metrics *m)
     seconds(o, "mlad_step_predicted_seconds_total", "What the cost model predicted for those.", m->step_predicted_ns);
     single(o, "mlad_step_launches_total", MLA_METRIC_COUNTER,
            "Those launches; a layer may have several, and share them with layers of other steps.", m->step_launches);
+    single(o, "mlad_step_launches_ahead_total", MLA_METRIC_COUNTER,
+           "Of those, the ones whose prepare kernel had run before their words came.", m->step_launches_ahead);
     histogram(o, "mlad_batch_jobs", "Jobs per launch.", &m->batch_jobs, job_bounds, N_JOB_BOUNDS);
     single(o, "mlad_batches_total", MLA_METRIC_COUNTER, "Launches of jobs.", m->batches);
     single(o, "mlad_few_rows_batches_total", MLA_METRIC_COUNTER, "Of those, the ones by the kernels for few rows.",

@@ -53,10 +53,10 @@ struct metrics {
     struct metrics_histogram taken_seconds;   /* until the device thread began with a launch */
     struct metrics_histogram release_seconds; /* from a client's end until nothing of it was left */
     uint64_t batches, tiles, items, reduces, useful_rows, row_slots, item_units, unit_slots, pages, waves;
-    uint64_t few_rows_batches;                                 /* by other kernels than be_facts tells of: be_fit() */
-    uint64_t launch_ns, step_run_ns;                           /* of ended launches of jobs; of layers of steps */
-    uint64_t step_launches, step_launch_ns, step_predicted_ns; /* of launches of layers */
-    uint64_t stage_ns[METRICS_STAGES];                         /* of stage_jobs jobs */
+    uint64_t few_rows_batches;       /* by other kernels than be_facts tells of: be_fit() */
+    uint64_t launch_ns, step_run_ns; /* of ended launches of jobs; of layers of steps */
+    uint64_t step_launches, step_launches_ahead, step_launch_ns, step_predicted_ns; /* of launches of layers */
+    uint64_t stage_ns[METRICS_STAGES];                                              /* of stage_jobs jobs */
     uint64_t stage_jobs;
     uint64_t stages; /* plans made; more than batches when a job left one that was staged */
     uint64_t plans_failed;

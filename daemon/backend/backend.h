@@ -106,6 +106,7 @@ struct be_batch {
     uint64_t ended_ns;     /* the same */
     uint64_t taken_ns;     /* the device thread began with it */
     uint64_t submitted_ns; /* the device had all of it */
+    bool ahead;            /* its prepare kernel had run before */
     uint64_t gap_ns;       /* of a launch behind another: between the two, by the device's clock. The caller sets
                               BE_GAP_UNKNOWN, which stays where nothing was measured */
 };
@@ -125,6 +126,7 @@ struct be_layer {
 /* What launches had, for metrics: members of struct plan, summed. */
 struct be_step_work {
     uint64_t launches, run_ns, predicted_ns;
+    uint64_t ahead; /* launches whose prepare kernel had run before their words came */
     uint64_t tiles, items, reduces, useful_rows, row_slots, item_units, unit_slots, waves, pages;
 };
 

@@ -308,9 +308,10 @@ struct be_steps_batch *be_steps_batch_of(struct be_steps *s, const struct be_req
     return NULL;
 }
 
-static void add_work(struct be_step_work *to, const struct be_step_work *more, uint64_t took_ns)
+static void add_work(struct be_step_work *to, const struct be_step_work *more, bool ahead, uint64_t took_ns)
 {
     to->launches += more->launches;
+    to->ahead += ahead;
     to->run_ns += took_ns;
     to->predicted_ns += more->predicted_ns;
     to->tiles += more->tiles;
@@ -329,7 +330,7 @@ void be_steps_launch_ended(struct be_steps *s, const struct be_request *request)
     uint32_t index;
     struct be_steps_batch *b = be_steps_batch_of(s, request, &index);
     uint64_t took = b->batch.ended_ns - b->batch.started_ns;
-    add_work(&b->set.members[0]->work, &b->plan->work, took);
+    add_work(&b->set.members[0]->work, &b->plan->work, b->batch.ahead, took);
     be_steps_drop(b);
     s->n_launches--;
     for (uint32_t i = 0; i < b->set.n; i++) {

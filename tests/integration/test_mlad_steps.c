@@ -94,6 +94,7 @@ START_TEST(steps_of_24_layers)
     ck_assert_double_eq(worker_metric(client, "mlad_steps_total", "status=\"OK\""), 7);
     ck_assert_double_eq(worker_metric(client, "mlad_step_layers_total", ""), 7 * STEP_LAYERS);
     ck_assert_double_eq(worker_metric(client, "mlad_step_launches_total", ""), 7 * STEP_LAYERS);
+    ck_assert_double_eq(worker_metric(client, "mlad_step_launches_ahead_total", ""), 0); /* by a CPU there is nothing */
     ck_assert_double_eq(worker_metric(client, "mlad_batches_total", ""), 0);
     static const char *const of_launches[] = {"mlad_tiles_total", "mlad_items_total", "mlad_pages_total",
                                               "mlad_waves_total"};

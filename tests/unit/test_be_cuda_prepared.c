@@ -70,6 +70,8 @@ START_TEST(in_front_of_the_word)
     }
     step_ends_well(&s);
     ck_assert_uint_eq(launched(), 3 * LAYERS);
+    ck_assert_uint_eq(s.step.work.launches, LAYERS);
+    ck_assert_uint_eq(s.step.work.ahead, cases[_i].known ? LAYERS : 0);
     ck_assert_uint_eq(step_calls(MLA_FAKE_cuStreamWaitEvent), 0);
     ck_assert_uint_eq(step_calls(MLA_FAKE_cuEventSynchronize), 0);
     end(&rig, &s);

@@ -232,6 +232,7 @@ static bool put_records(struct backend *be, struct cu_slot *slot, struct how *ho
     bool prepared = be->prepared == ahead, copied = cu_ahead_is_copied(be, ahead);
     *how = (struct how){.launch = ahead->launch,
                         .which = MLA_KERNELS_DECODE | MLA_KERNELS_REDUCE | (prepared ? 0 : MLA_KERNELS_PREPARE)};
+    slot->request->batch->ahead = prepared;
     if (!prepared && ahead->fetched)
         how->copy = cu_ahead_copy(ahead);
     struct cu_graph *graph = prepared ? &ahead->rest : &ahead->graph;
@@ -324,6 +325,7 @@ static void begin_launch(struct backend *be, struct cu_slot *slot)
     if (be->n_slots > 1) /* among several a capture would hold up the others, and its graph seldom be the next one's */
         be->slots[0].graph.uses = 0;
     batch->taken_ns = mla_now_ns();
+    batch->ahead = false;
     choose_timing(be, slot);
     if (!put_records(be, slot, &how))
         return;

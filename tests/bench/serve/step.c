@@ -27,7 +27,7 @@ static const unsigned counts[] = {1, WORKERS_MAX};
 #define COUNTS (sizeof counts / sizeof counts[0])
 
 struct cell {
-    struct serve_series p50_us, p99_us, steps_per_s;
+    struct serve_series p50_us, p99_us, steps_per_s, ahead;
 };
 
 struct step {
@@ -58,14 +58,32 @@ static int start_way(struct step *s, enum way way)
     return rc;
 }
 
+struct counters {
+    double launches, ahead;
+};
+
+static struct counters read_counters(const struct step *s, enum way way)
+{
+    const char *socket = s->daemons[way].socket;
+    return (struct counters){.launches = serve_metric(socket, "mlad_step_launches_total"),
+                             .ahead = serve_metric(socket, "mlad_step_launches_ahead_total")};
+}
+
 static int run_cell(struct step *s, uint32_t length, size_t count, enum way way)
 {
     struct crew_command run = {.op = STEPPER_RUN, .which = length};
     struct crew_member *members = s->members[way];
     struct cell *cell = &s->cells[length][count][way];
     double *us;
+    struct counters before = {0};
+    if (way >= SHARED)
+        before = read_counters(s, way);
     if (crew_command(members, counts[count], run, s->serve.ms) != 0)
         return -1;
+    if (way >= SHARED) {
+        struct counters after = read_counters(s, way);
+        serve_add(&cell->ahead, (after.ahead - before.ahead) / (after.launches - before.launches));
+    }
     size_t n = crew_samples(members, counts[count], &us);
     if (n == 0 || !us) {
         fputs("mla-bench: no step ended in time: --ms is too short\n", stderr);
@@ -97,7 +115,8 @@ static int measure(struct step *s)
 }
 
 /* Columns: a layer's share of a step; what that is more than in process alone, and, of several workers, than in process
- * under MPS; steps of all workers per second over those of the best way without mlad. */
+ * under MPS; steps of all workers per second over those of the best way without mlad; of mlad's launches those whose
+ * prepare kernel had run before their words came. */
 static void report_cell(struct step *s, uint32_t length, size_t c)
 {
     const struct stepper_config *config = &s->configs[OWN];
@@ -127,6 +146,8 @@ static void report_cell(struct step *s, uint32_t length, size_t c)
         bench_cell(row, "added_per_layer_us", us[way] - own, 2);
         bench_cell(row, "steps_per_s", rate[way], 1);
         bench_cell(row, "over_in_process", rate[way] / own_rate, 4);
+        if (way >= SHARED)
+            bench_cell(row, "ahead", serve_median(&s->cells[length][c][way].ahead), 3);
     }
     if (s->serve.own_shapes || counts[c] != 1)
         return;
