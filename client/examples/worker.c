@@ -1,6 +1,7 @@
 /* A worker in one page: shares a KV cache with mlad, asks for one decode and looks at the answer.
  *
  *     mla_example_worker [SOCKET]
+ *     cc worker.c $(pkg-config --cflags --libs mla) -lm
  *
  * Two sequences of 300 and 64 keys, 16 heads, one query token each. Q is all zero, so every key weighs the same; V is
  * all ones: each output is 1 and each LSE the logarithm of the number of keys. */

@@ -1,6 +1,7 @@
 /* A worker on a GPU in one page: a KV cache in device memory, one decode that is ordered on the worker's own stream.
  *
  *     mla_example_worker_cuda [SOCKET]
+ *     cc worker_cuda.c $(pkg-config --cflags --libs mla-cuda) -lm     # and -I, where cuda.h lies
  *
  * Two sequences of 300 and 64 keys, 16 heads, one query token each. Q is all zero, so every key weighs the same; V is
  * all ones: each output is 1 and each LSE the logarithm of the number of keys.

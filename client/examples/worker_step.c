@@ -1,6 +1,7 @@
 /* A worker whose whole decode step is one CUDA graph: 24 layers, each a kernel of its own and an attention by mlad.
  *
  *     mla_example_worker_step [SOCKET [REPLAYS]]
+ *     cc worker_step.c $(pkg-config --cflags --libs mla-cuda) -lm     # and -I, where cuda.h lies
  *
  * Two sequences, 16 heads, one query token each. Q is all zero, so every key weighs the same; V is all ones: each
  * output is 1 and each LSE the logarithm of the number of keys. The sequences grow by a key or more with every replay,
