@@ -127,7 +127,7 @@ length=()
 "$(program daemon/mlad)" --config deploy/mlad.conf --backend "$backend" ${length[@]+"${length[@]}"} --socket "$run_dir/mlad.sock" 2>"$run_dir/mlad.log" &
 daemon=$!
 for ((tries = 0; ; tries++)); do
-  kill -0 "$daemon" 2>/dev/null || fail "mlad ended at once"
+  kill -0 "$daemon" 2>/dev/null || fail "mlad ended at once: $(tail -n 1 "$run_dir/mlad.log")"
   if ctl --timeout 2 health 2>/dev/null; then break; fi
   [ "$tries" -lt 100 ] || fail "mlad is not ready after 10 s"
   sleep 0.1
