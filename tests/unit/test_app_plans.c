@@ -3,6 +3,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
 
 #include "daemon/app/state.h"
 #include "tests/support/check_main.h"
@@ -302,6 +305,64 @@ START_TEST(pieces_are_kept_within_bounds)
 }
 END_TEST
 
+/* ---- pieces in any order ---- */
+
+struct piece {
+    unsigned char *memory; /* NULL: none */
+    uint64_t address;
+    size_t bytes;
+    unsigned char mark;
+};
+
+static void piece_give(struct app *app, struct piece *p)
+{
+    /* Whatever has been taken and given since. */
+    ck_assert(p->memory[0] == p->mark && memcmp(p->memory, p->memory + 1, p->bytes - 1) == 0);
+    host_give(app, p->memory, p->address, p->bytes);
+#ifdef __SANITIZE_ADDRESS__ /* given back or kept, it is nobody's */
+    ck_assert(__asan_address_is_poisoned(p->memory) && __asan_address_is_poisoned(p->memory + p->bytes - 1));
+#endif
+    p->memory = NULL;
+}
+
+/* Sizes below, at and above those of pieces, in so little memory that what is kept goes now and then, and in plenty: who
+ * holds a piece holds it alone and whole, what does not fit is refused only with nothing kept, and in the end all of it
+ * is back. */
+START_TEST(pieces_in_any_order)
+{
+    const size_t bytes = _i == 0 ? 300u << 10 : 8u << 20;
+    struct backend be;
+    struct app *app = new_app(&be, bytes);
+    struct prng prng = {(uint64_t)_i + 1};
+    struct piece pieces[32] = {0};
+    unsigned refused = 0, takes = 0;
+    for (unsigned round = 0; round < 6000; round++) {
+        struct piece *p = &pieces[prng_below(&prng, 32)];
+        if (p->memory != NULL) {
+            piece_give(app, p);
+            continue;
+        }
+        p->bytes = ((size_t)32u << prng_below(&prng, 13)) + prng_below(&prng, 3) - 1;
+        p->memory = host_take(app, p->bytes, &p->address);
+        if (p->memory == NULL) {
+            ck_assert_uint_eq(app->host_pool.kept_bytes, 0); /* nothing was kept from it */
+            refused++;
+            continue;
+        }
+        ck_assert_uint_eq(p->address, (uint64_t)(uintptr_t)p->memory);
+        p->mark = (unsigned char)++takes;
+        memset(p->memory, p->mark, p->bytes);
+    }
+    ck_assert_uint_lt(be.takes, takes); /* most were there */
+    ck_assert((refused > 100) == (_i == 0));
+    for (unsigned i = 0; i < 32; i++)
+        if (pieces[i].memory != NULL)
+            piece_give(app, &pieces[i]);
+    host_pool_forget(app);
+    free_app(app, &be, bytes);
+}
+END_TEST
+
 MLA_SUITE(app_plans)
 {
     TCase *tc = mla_tcase(suite, "plans");
@@ -309,4 +370,5 @@ MLA_SUITE(app_plans)
     tcase_add_test(tc, idle_ones_make_room);
     tcase_add_test(tc, pieces_are_kept_and_make_room);
     tcase_add_test(tc, pieces_are_kept_within_bounds);
+    tcase_add_loop_test(tc, pieces_in_any_order, 0, 2);
 }
