@@ -7,66 +7,71 @@
 #include "tests/support/prng.h"
 #include "tests/unit/test_be_cuda_step.h"
 
+#define KINDS 2
+#define MANY  24u /* sequences, whose records are more than a launch takes with it */
+
 struct runner {
-    struct stepper s;
+    struct stepper of[KINDS]; /* plans that differ: of few records, and of many */
+    struct stepper *s;        /* the last one that began */
     bool runs;
     bool aborted;
     uint32_t next; /* layers whose words have been given */
 };
 
-static void runner_begin(struct runner *r)
+static void runner_begin(struct runner *r, struct prng *prng)
 {
+    r->s = &r->of[prng_below(prng, KINDS)];
     r->next = 0;
     r->runs = true;
     r->aborted = false;
-    step_again(&r->s);
+    step_again(r->s);
 }
 
 /* Layers that have run are right, others have written nothing, but for parts of the first of them. */
 static void runner_end(struct runner *r)
 {
-    rig_wait(r->s.rig, &r->s.ticket);
+    rig_wait(r->s->rig, &r->s->ticket);
     r->runs = false;
-    ck_assert_uint_le(r->s.step.layers_done, r->next);
-    if (r->s.ticket.error.code == MLA_OK)
-        ck_assert_uint_eq(r->s.step.layers_done, LAYERS);
+    ck_assert_uint_le(r->s->step.layers_done, r->next);
+    if (r->s->ticket.error.code == MLA_OK)
+        ck_assert_uint_eq(r->s->step.layers_done, LAYERS);
     else
-        ck_assert_int_eq(r->s.ticket.error.code, r->aborted ? MLA_READY_ABORTED : MLA_CANCELLED);
+        ck_assert_int_eq(r->s->ticket.error.code, r->aborted ? MLA_READY_ABORTED : MLA_CANCELLED);
     for (uint32_t i = 0; i < LAYERS; i++) {
-        const struct mem *o = &r->s.layers[i]->jobs[0]->o_mem;
-        dc_pull(r->s.layers[i]);
-        if (i < r->s.step.layers_done)
-            dc_check_all(r->s.layers[i]);
-        else if (i > r->s.step.layers_done || r->s.step.n_parts == 1)
+        const struct mem *o = &r->s->layers[i]->jobs[0]->o_mem;
+        dc_pull(r->s->layers[i]);
+        if (i < r->s->step.layers_done)
+            dc_check_all(r->s->layers[i]);
+        else if (i > r->s->step.layers_done || r->s->step.n_parts == 1)
             ck_assert(o->host[0] == DC_POISON && memcmp(o->host, o->host + 1, o->bytes - 1) == 0);
-        if (i >= r->s.step.layers_done)
-            ck_assert_uint_eq(__atomic_load_n(step_word(&r->s, i, true), __ATOMIC_ACQUIRE), 0);
+        if (i >= r->s->step.layers_done)
+            ck_assert_uint_eq(__atomic_load_n(step_word(r->s, i, true), __ATOMIC_ACQUIRE), 0);
     }
 }
 
 static void runner_cancel(struct runner *r)
 {
     struct ticket end = {
-        .request = {.op = BE_STEP_END, .step_end = {.step = &r->s.ticket.request, .code = MLA_CANCELLED}}};
-    rig_submit(r->s.rig, &end);
-    rig_wait(r->s.rig, &end);
+        .request = {.op = BE_STEP_END, .step_end = {.step = &r->s->ticket.request, .code = MLA_CANCELLED}}};
+    rig_submit(r->s->rig, &end);
+    rig_wait(r->s->rig, &end);
     runner_end(r);
 }
 
 static void runner_act(struct runner *r, struct prng *prng)
 {
     if (!r->runs) {
-        runner_begin(r);
+        runner_begin(r, prng);
     } else if (r->next == LAYERS) {
         runner_end(r);
     } else if (prng_below(prng, 8) == 0) {
         runner_cancel(r);
     } else if (prng_below(prng, 8) == 0) {
         r->aborted = true;
-        __atomic_store_n(step_word(&r->s, r->next, false), 1 + (UINT64_C(1) << 62), __ATOMIC_RELEASE);
+        __atomic_store_n(step_word(r->s, r->next, false), 1 + (UINT64_C(1) << 62), __ATOMIC_RELEASE);
         runner_end(r);
-    } else if (r->next == 0 || __atomic_load_n(step_word(&r->s, r->next - 1, true), __ATOMIC_ACQUIRE) == 1) {
-        __atomic_store_n(step_word(&r->s, r->next++, false), 1, __ATOMIC_RELEASE);
+    } else if (r->next == 0 || __atomic_load_n(step_word(r->s, r->next - 1, true), __ATOMIC_ACQUIRE) == 1) {
+        __atomic_store_n(step_word(r->s, r->next++, false), 1, __ATOMIC_RELEASE);
     }
 }
 
@@ -79,11 +84,46 @@ static void abort_one(struct rig *rig, const struct mem *words)
     rig_wait(rig, &t);
 }
 
+/* Layers in parts, of a tile each. */
+static void make_parts(struct be_step *step)
+{
+    step->part_max_ns = 1;
+    step->n_parts = plan_parts(&step->plan, step->part_max_ns, &step->part_load_ns);
+    ck_assert_uint_gt(step->n_parts, 1);
+}
+
+static void runner_make(struct runner *r, struct rig *rig, uint64_t seed, bool in_parts)
+{
+    static struct dc_seq many[MANY];
+    for (uint32_t i = 0; i < MANY; i++)
+        many[i] = (struct dc_seq){.q_len = 2, .kv_len = 1 + i * 5 % 70};
+    const struct dc_shape of_many = {.heads = 16, .n_seqs = MANY, .seqs = many};
+    step_make(&r->of[0], rig, seed);
+    step_make_of(&r->of[1], rig, seed + LAYERS, &of_many);
+    r->of[1].step.shape = 2;
+    for (uint32_t k = 0; k < KINDS; k++) {
+        for (uint32_t i = 0; i < LAYERS; i++)
+            r->of[k].layers[i]->jobs[0]->keep_reference = true;
+        if (in_parts)
+            make_parts(&r->of[k].step);
+    }
+}
+
+static void runner_drop(struct runner *r)
+{
+    if (r->runs)
+        runner_cancel(r);
+    for (uint32_t k = 0; k < KINDS; k++)
+        step_drop(&r->of[k]);
+}
+
 /* Steps, one or two at a time, jobs, aborts and pages in any order, at any moment of each other; launches as graphs as
- * soon as may be, or never. */
+ * soon as may be, or never; records that go each way, few of one step and many of the next. */
 START_TEST(storm)
 {
+    static const char *const blobs[] = {"", "", "inline", "copied"};
     ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", _i == 0 ? "0" : "1", 1), 0);
+    ck_assert_int_eq(setenv("MLA_CUDA_BLOB", blobs[_i], 1), 0);
     struct rig rig = step_rig();
     struct mem words;
     mem_take(&rig, &words, rig.shared, 4096, MEM_WRITE);
@@ -91,16 +131,8 @@ START_TEST(storm)
     struct prng prng = {_i + 100};
     struct dc *job = step_case(&rig, 50);
     job->jobs[0]->keep_reference = true;
-    step_make(&runners[0].s, &rig, 10);
-    step_make(&runners[1].s, &rig, 20);
-    for (int k = 0; k < 2 && _i % 2 != 0; k++) { /* layers in parts, of a tile each */
-        struct be_step *step = &runners[k].s.step;
-        step->part_max_ns = 1;
-        step->n_parts = plan_parts(&step->plan, step->part_max_ns, &step->part_load_ns);
-        ck_assert_uint_gt(step->n_parts, 1);
-    }
-    for (uint32_t k = 0; k < 2 * LAYERS; k++)
-        runners[k / LAYERS].s.layers[k % LAYERS]->jobs[0]->keep_reference = true;
+    for (uint64_t k = 0; k < 2; k++)
+        runner_make(&runners[k], &rig, 10 + 10 * k, _i % 2 != 0);
     step_warm_up(&rig);
     static const char *const slow[] = {"", "copy=delay 3", "kernel=delay 1",
                                        "copy=delay 1;kernel=delay 1;write=delay 1"};
@@ -125,11 +157,8 @@ START_TEST(storm)
         if (prng_below(&prng, 2))
             rig_poll(&rig, (int)prng_below(&prng, 4));
     }
-    for (int k = 0; k < 2; k++) {
-        if (runners[k].runs)
-            runner_cancel(&runners[k]);
-        step_drop(&runners[k].s);
-    }
+    for (int k = 0; k < 2; k++)
+        runner_drop(&runners[k]);
     ck_assert(_i == 0 || step_calls(MLA_FAKE_cuGraphLaunch) != 0);
     dc_free(job);
     mem_drop(&rig, &words);
@@ -224,6 +253,6 @@ END_TEST
 MLA_SUITE(be_cuda_storm)
 {
     TCase *tc = mla_tcase(suite, "storm");
-    tcase_add_loop_test(tc, storm, 0, 3);
+    tcase_add_loop_test(tc, storm, 0, 4);
     tcase_add_loop_test(tc, turns_by_weight, 0, 3);
 }
