@@ -325,9 +325,9 @@ static void piece_give(struct app *app, struct piece *p)
     p->memory = NULL;
 }
 
-/* Sizes below, at and above those of pieces, in so little memory that what is kept goes now and then, and in plenty: who
- * holds a piece holds it alone and whole, what does not fit is refused only with nothing kept, and in the end all of it
- * is back. */
+/* Sizes below, at and above those of pieces, in so little memory that what is kept goes now and then, and in plenty:
+ * who holds a piece holds it alone and whole, what does not fit is refused only with nothing kept, and in the end all
+ * of it is back. */
 START_TEST(pieces_in_any_order)
 {
     const size_t bytes = _i == 0 ? 300u << 10 : 8u << 20;
