@@ -9,7 +9,7 @@
  * mla_kernels_launch_blob() without that copy. Pinned host memory that the device reads is possible, too, and slow:
  * every kernel then follows chains of records over the bus, which cost small batches 50 us and more. A launch allocates
  * nothing, waits for nothing and may be captured into a CUDA graph; a replay reads lengths, tables and data anew
- * wherever they are device-resident.
+ * wherever they are device-resident. example.c is a whole program, installed as examples/kernels.c.
  *
  * Results: 0, or -errno with a sentence where there is a why. Threads: a handle may be used from several threads when
  * the context is current there; launches of one workspace must be ordered by the caller.

@@ -36,7 +36,7 @@ add_custom_target(mlad_commit
 
 mlad_portable(
   PROGRAMS mlad mlactl mlad-tests gpu_kernels gpu_race mla-bench mla_example_worker_cuda mla_example_worker_step
-    mla_quickstart_worker
+    mla_example_kernels mla_quickstart_worker
   FILES "${mlad_commit}" "${CMAKE_CURRENT_SOURCE_DIR}/unit/schema.golden"
   KERNELS ${MLAD_KERNEL_FILES} "${MLAD_KERNELS_DIR}/kernels.ini")
 add_test(NAME portable_needs_glibc_only

@@ -262,6 +262,7 @@ examples() { # label
   start "$1/two example workers" 60 bash -c 'pair "$dir/mla_example_worker_cuda"'
   # shellcheck disable=SC2016
   start "$1/two workers of captured steps" 60 bash -c 'pair "$dir/mla_example_worker_step"'
+  start "$1/libmla-kernels alone" 30 "$dir/mla_example_kernels"
   finish
 }
 
