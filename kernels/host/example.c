@@ -70,7 +70,8 @@ static void describe(struct decode *d, CUstream stream)
 {
     int32_t table[PAGES];
     uint32_t n = 0;
-    const int64_t q_row = MLA_ABI_QK_DIM, o_row = MLA_ABI_V_DIM * sizeof(float);
+    const int64_t q_row = MLA_ABI_QK_DIM, o_row = (int64_t)sizeof(float[MLA_ABI_V_DIM]), lse_row = sizeof(float);
+    const size_t rows = (size_t)TOKENS * HEADS;
     *d = (struct decode){.plan_job = {.n_seqs = N_SEQS, .mask = MLA_ABI_MASK_CAUSAL}};
     for (uint32_t s = 0; s < N_SEQS; s++) {
         d->plan_seqs[s] = (struct plan_seq){.q_len = Q_LEN, .kv_len = kv_len[s]};
@@ -82,17 +83,17 @@ static void describe(struct decode *d, CUstream stream)
     const uint64_t zeros[N_SEQS] = {0};
     const size_t page_bytes = (size_t)MLA_ABI_PAGE_TOKENS * MLA_ABI_QK_DIM;
     d->job = (struct mla_abi_job){
-        .q = {.base = device_memory(ROWS * (size_t)q_row, NULL),
+        .q = {.base = device_memory(rows * (size_t)q_row, NULL),
               .token_stride = HEADS * q_row,
               .head_stride = q_row,
               .compact = 1},
-        .o = {.base = device_memory(ROWS * (size_t)o_row, NULL),
+        .o = {.base = device_memory(rows * (size_t)o_row, NULL),
               .token_stride = HEADS * o_row,
               .head_stride = o_row,
               .compact = 1},
-        .lse = {.base = device_memory(ROWS * sizeof(float), NULL),
-                .token_stride = HEADS * sizeof(float),
-                .head_stride = sizeof(float),
+        .lse = {.base = device_memory(rows * (size_t)lse_row, NULL),
+                .token_stride = HEADS * lse_row,
+                .head_stride = lse_row,
                 .compact = 1},
         .kv = device_memory(PAGES * page_bytes, NULL),
         .page_stride = page_bytes,
@@ -109,7 +110,7 @@ static void describe(struct decode *d, CUstream stream)
         .kv_scale = 1,
         .inv_out_scale = 1,
     };
-    OK(cuMemsetD8Async(d->job.q.base, 0x30, ROWS * (size_t)q_row, stream));
+    OK(cuMemsetD8Async(d->job.q.base, 0x30, rows * (size_t)q_row, stream));
     OK(cuMemsetD8Async(d->job.kv, 0x38, PAGES * page_bytes, stream));
 }
 
