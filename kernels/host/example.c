@@ -212,8 +212,18 @@ int main(void)
 
     OK(cuGraphExecDestroy(replay));
     OK(cuGraphDestroy(graph));
+    const CUdeviceptr memory[] = {d.job.q.base, d.job.o.base, d.job.lse.base, d.job.kv, d.job.table,
+                                  d.job.status, at,           workspace};
+    for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++)
+        OK(cuMemFree(memory[i]));
+    free(blob);
+    free(plan.scratch);
+    free(plan.reduces);
+    free(plan.items);
+    free(plan.tiles);
     mla_kernels_close(opened);
     OK(cuStreamDestroy(stream));
     OK(cuDevicePrimaryCtxRelease(device));
+    cuda_driver_close(&cu);
     return right ? 0 : 1;
 }
