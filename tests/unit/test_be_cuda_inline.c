@@ -170,6 +170,24 @@ START_TEST(layers)
 }
 END_TEST
 
+/* Few records become a graph, which fetches them; many are fetched by launches of their own. */
+START_TEST(many_records_are_no_graph)
+{
+    const bool many = _i == 1;
+    ck_assert_int_eq(setenv("MLA_CUDA_GRAPHS", "3", 1), 0);
+    struct rig rig = cuda_rig();
+    struct dc *c = case_of(&rig, many ? 40 : 2, 1);
+    for (int i = 0; i < 6; i++) {
+        run(c);
+        ck_assert_uint_eq(calls(MLA_FAKE_cuGraphLaunch), !many && i >= 3);
+        ck_assert_int_eq(fetched_bytes() > 0, many || i >= 3);
+    }
+    dc_check_all(c);
+    dc_free(c);
+    rig_close(&rig);
+}
+END_TEST
+
 MLA_SUITE(be_cuda_inline)
 {
     TCase *tc = mla_tcase(suite, "inline");
@@ -177,4 +195,5 @@ MLA_SUITE(be_cuda_inline)
     tcase_add_loop_test(tc, behind_another, 0, 6);
     tcase_add_loop_test(tc, other_ways, 0, 4);
     tcase_add_loop_test(tc, layers, 0, 3);
+    tcase_add_loop_test(tc, many_records_are_no_graph, 0, 2);
 }

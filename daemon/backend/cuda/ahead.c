@@ -1,6 +1,6 @@
-/* Layers of steps ahead of their words: which launch comes next is mostly known, so its records are written and copied
- * before the worker's stream says that it may begin. Where what its prepare kernel reads is known, too, as lengths and
- * tables that the worker has sent are, that kernel runs as well. */
+/* Layers of steps ahead of their words: which launch comes next is mostly known, so its records are written before
+ * the worker's stream says that it may begin. Where what its prepare kernel reads is known, too, as lengths and tables
+ * that the worker has sent are, that kernel runs as well, and fetches them; else they are copied. */
 #include "daemon/backend/cuda/gpu.h"
 
 CUresult cu_ahead_open(struct backend *be, unsigned char *pinned, CUdeviceptr pinned_device, CUdeviceptr device)

@@ -107,7 +107,8 @@ struct cu_slot {
     struct cu_graph graph;        /* of launches whose records lie here */
 };
 
-/* Records of a launch of steps, written and copied before its words come; beside struct be_steps' batches[]. */
+/* Records of a launch of steps, written, and copied or fetched, before its words come; beside struct be_steps'
+ * batches[]. */
 struct cu_ahead {
     struct mla_kernels_launch launch;
     size_t bytes; /* of the blob */
