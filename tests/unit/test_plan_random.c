@@ -153,9 +153,84 @@ START_TEST(balanced_is_near_the_best)
 }
 END_TEST
 
+static void hash_words(uint64_t *hash, const void *words, size_t n)
+{
+    const uint32_t *word = words;
+    for (size_t i = 0; i < n; i++)
+        *hash = (*hash ^ word[i]) * UINT64_C(0x100000001b3);
+}
+
+static void hash_plan(uint64_t *hash, const struct plan_request *request)
+{
+    struct test_plan built;
+    int rc = test_plan_try(request, &built);
+    const struct plan *p = &built.plan;
+    hash_words(hash, &rc, 1);
+    if (rc == 0) {
+        const uint32_t facts[] = {p->n_tiles, p->n_items,      p->n_reduces, p->max_splits,         p->item_units,
+                                  p->waves,   p->partial_rows, p->chosen,    (uint32_t)p->row_slots};
+        hash_words(hash, facts, sizeof(facts) / sizeof(facts[0]));
+        hash_words(hash, p->tiles, p->n_tiles * sizeof(*p->tiles) / sizeof(uint32_t));
+        hash_words(hash, p->items, p->n_items * sizeof(*p->items) / sizeof(uint32_t));
+        hash_words(hash, p->reduces, p->n_reduces * sizeof(*p->reduces) / sizeof(uint32_t));
+    }
+    test_plan_free(&built);
+}
+
+static uint64_t small_workspace(struct test_random *random)
+{
+    return test_random_below(random, 2) ? UINT64_MAX : (uint64_t)test_random_below(random, 1u << 26);
+}
+
+static void hash_ragged(struct test_random *random, uint64_t *hash)
+{
+    struct test_ragged ragged;
+    test_ragged_make(random, &ragged);
+    ragged.request.workspace_bytes_max = small_workspace(random);
+    if (test_random_below(random, 4) == 0)
+        ragged.request.device.max_pages_per_item =
+            ragged.request.device.min_pages_per_split + test_random_below(random, 100);
+    if (test_random_below(random, 8) == 0)
+        ragged.request.splits = 1 + test_random_below(random, 40);
+    hash_plan(hash, &ragged.request);
+}
+
+/* Batches of one or two lengths, of which many tiles are alike. */
+static void hash_alike(struct test_random *random, uint64_t *hash)
+{
+    static const char *const presets[] = {"h200", "reference", "sm90-96", "sm90-64", "sm90-32"};
+    static const uint32_t q_lens[] = {1, 1, 2, 3, 4, 8};
+    struct test_shape shape;
+    uint32_t batch = 1 + test_random_below(random, 1u << test_random_below(random, 11));
+    test_shape_make(&shape, presets[test_random_below(random, 5)], 64 + test_random_below(random, 65), batch,
+                    q_lens[test_random_below(random, 6)], test_random_below(random, 1u << 17), PLAN_AUTO);
+    uint32_t other = test_random_below(random, 1u << 17), every = 1 + test_random_below(random, 4);
+    for (uint32_t i = 0; every > 1 && i < batch; i += every)
+        shape.seqs[i].kv_len = other;
+    shape.request.workspace_bytes_max = small_workspace(random);
+    shape.request.device.max_pages_per_item = test_random_below(random, 2) ? 1024 : 0;
+    shape.job.batch_invariant = test_random_below(random, 2);
+    hash_plan(hash, &shape.request);
+}
+
+/* Plans are the same on every machine, and a change that is for speed leaves them as they are. One that is for better
+ * plans has another number here. */
+START_TEST(plans_stay_as_they_are)
+{
+    struct test_random random = {.state = 77};
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (int round = 0; round < 3000; round++) {
+        hash_ragged(&random, &hash);
+        hash_alike(&random, &hash);
+    }
+    ck_assert_uint_eq(hash, UINT64_C(0x78706728591e3ddd));
+}
+END_TEST
+
 MLA_SUITE(plan_random)
 {
     TCase *tc = mla_tcase_timeout(suite, "random", 120);
     tcase_add_loop_test(tc, every_plan_is_valid, 0, 8);
     tcase_add_loop_test(tc, balanced_is_near_the_best, 0, 8);
+    tcase_add_test(tc, plans_stay_as_they_are);
 }
