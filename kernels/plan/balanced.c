@@ -23,11 +23,26 @@
 #define TOGETHER_UNITS 32
 #define TOGETHER_WORTH 48
 
+#define PIECES_KEPT 4 /* a group of more is laid anew where another could be repeated */
+
 struct laying {
     bool fits;
     bool torn;        /* a group could not go on together: no target will do */
     uint64_t left_ns; /* unit-nanoseconds that found no place, at least 1 when it does not fit */
     uint64_t rows;
+};
+
+/* Tiles that are laid as one, of n entries of the set from `at` on, and their units. */
+struct group {
+    uint32_t at;
+    uint32_t n;
+    uint32_t units;
+};
+
+/* What a group was cut into: the pages of its n items, as far as they are kept. */
+struct pieces {
+    uint32_t n;
+    uint32_t pages[PIECES_KEPT];
 };
 
 /* How a tile may be cut: into at most `most` items, none but the last shorter than `least` pages. */
@@ -53,12 +68,17 @@ static uint32_t cut_pages(const struct plan_work *w, const struct limits *limits
     return n < limits->least ? 0 : (uint32_t)n;
 }
 
-static bool free_together(struct plan_work *w, uint32_t units)
+static uint64_t piece_ns(const struct plan_work *w, bool split, uint32_t pages)
 {
-    if (plan_timeline_first(&w->line)->units >= units)
+    return (split ? w->split_ns : w->whole_ns) + pages * w->page_ns;
+}
+
+static bool free_together(const struct plan_work *w, uint32_t units)
+{
+    if (w->line.first->units >= units)
         return true;
-    uint64_t first_ns = plan_timeline_first(&w->line)->free_ns;
-    return plan_timeline_look(&w->line, units) - first_ns <= w->page_ns;
+    uint64_t first_ns = w->line.first->free_ns;
+    return plan_timeline_start(&w->line, units) - first_ns <= w->page_ns;
 }
 
 /* Where contexts differ, what is left of a group that is cut seldom finds units that are free at the same time. */
@@ -66,105 +86,156 @@ static bool goes_whole(const struct plan_work *w, uint32_t pages, uint64_t targe
 {
     bool ragged = plan_entry_pages(w->set[0]) != plan_entry_pages(w->set[w->n_set - 1]);
     uint32_t cap = w->request->device.max_pages_per_item;
-    uint64_t end_ns = plan_timeline_first(&w->line)->free_ns + w->page_ns + w->whole_ns + pages * w->page_ns;
+    uint64_t end_ns = w->line.first->free_ns + w->page_ns + piece_ns(w, false, pages);
     return !ragged || (end_ns <= target_ns && (cap == 0 || pages <= cap));
 }
 
-/* Tiles from entry i on that are laid as one, and their units: neighbours of one sequence with as many pages. */
-static uint32_t group_at(struct plan_work *w, uint32_t i, bool together, uint64_t target_ns, uint32_t *units)
+/* With the neighbours of the group's only tile that may be laid with it: of its sequence, with as many pages. */
+static struct group with_neighbours(const struct plan_work *w, struct group g)
 {
     const struct mla_abi_tile *tiles = w->plan->tiles;
-    uint32_t first = plan_entry_tile(w->set[i]), n = 1;
-    *units = plan_tile_units(w, first);
-    for (; together && i + n < w->n_set; n++) {
-        if (w->set[i + n] != w->set[i] + n || tiles[first + n].seq != tiles[first].seq)
+    uint32_t first = plan_entry_tile(w->set[g.at]);
+    for (; g.at + g.n < w->n_set; g.n++) {
+        if (w->set[g.at + g.n] != w->set[g.at] + g.n || tiles[first + g.n].seq != tiles[first].seq)
             break;
-        uint32_t next = plan_tile_units(w, first + n);
-        if (*units + next > TOGETHER_UNITS || *units + next > w->request->device.resident_units)
+        uint32_t next = plan_set_units(w, g.at + g.n);
+        if (g.units + next > TOGETHER_UNITS || g.units + next > w->request->device.resident_units)
             break;
-        *units += next;
+        g.units += next;
     }
-    if (n > 1 && !(free_together(w, *units) && goes_whole(w, plan_entry_pages(w->set[i]), target_ns))) {
-        *units = plan_tile_units(w, first);
-        n = 1;
+    return g;
+}
+
+/* The tiles from entry i on that may be laid as one. */
+static struct group most_at(const struct plan_work *w, uint32_t i, bool together)
+{
+    struct group g = {.at = i, .n = 1, .units = plan_set_units(w, i)};
+    return together ? with_neighbours(w, g) : g;
+}
+
+/* Those that are. */
+static struct group group_at(const struct plan_work *w, uint32_t i, bool together, uint64_t target_ns)
+{
+    struct group g = most_at(w, i, together);
+    if (g.n > 1 && !(free_together(w, g.units) && goes_whole(w, plan_entry_pages(w->set[i]), target_ns)))
+        return most_at(w, i, false);
+    return g;
+}
+
+/* Of a group of which `pages` are left, and of all entries behind it. */
+static uint64_t left_from(const struct plan_work *w, struct group g, uint32_t pages)
+{
+    uint64_t left = 0;
+    for (uint32_t k = g.at; k < w->n_set; k++)
+        left += piece_ns(w, false, k < g.at + g.n ? pages : plan_entry_pages(w->set[k])) * plan_set_units(w, k);
+    return left > 0 ? left : 1;
+}
+
+/* Lays a group; emit: its items are written as well. */
+static int lay_group(struct plan_work *w, struct group g, uint64_t target_ns, bool emit, struct pieces *pieces,
+                     struct laying *out)
+{
+    uint32_t pages = plan_entry_pages(w->set[g.at]), tile = plan_entry_tile(w->set[g.at]), done = 0;
+    uint32_t cap = w->request->device.max_pages_per_item, first_item = w->plan->n_items;
+    bool split = false;
+    struct limits limits = {0};
+    pieces->n = 0;
+    do {
+        uint64_t first_ns = w->line.first->free_ns, start = plan_timeline_start(&w->line, g.units);
+        if (g.n > 1 && start - first_ns > w->page_ns) {
+            out->torn = true;
+            out->fits = false;
+            return 0;
+        }
+        uint64_t room = target_ns > start ? target_ns - start : 0;
+        uint32_t n = pages - done;
+        if (cap != 0 && n > cap) {
+            split = true;
+            n = cap;
+        }
+        if (piece_ns(w, split, n) > room) {
+            if (limits.most == 0)
+                limits = tile_limits(w, pages);
+            uint32_t cut = cut_pages(w, &limits, pages - done, room);
+            n = cut < n ? cut : n;
+            if (n == 0) {
+                /* The units that are free first have no room for it: no others have. */
+                out->fits = false;
+                out->left_ns = left_from(w, g, pages - done);
+                return 0;
+            }
+            split = true;
+            limits.most--;
+        }
+        /* Longer than what their units are apart: so a run of one tile after the other takes the same units. */
+        plan_timeline_take(&w->line, g.units, piece_ns(w, split, n));
+        if (pieces->n < PIECES_KEPT)
+            pieces->pages[pieces->n] = n;
+        pieces->n++;
+        int rc = emit ? plan_emit(w->plan, tile, g.n, done, done + n) : 0;
+        if (rc != 0)
+            return rc;
+        done += n;
+    } while (done != pages);
+    return emit ? plan_emit_end(w->plan, tile, g.n, first_item) : 0;
+}
+
+/* Groups behind one that was laid on units that are free from from_ns on, which go the same way: they are as wide and
+ * as long, and there are more such units for them. */
+static uint32_t count_repeats(const struct plan_work *w, struct group g, bool together, uint64_t from_ns,
+                              const struct pieces *pieces)
+{
+    const struct plan_slot *first = w->line.first;
+    uint32_t each = pieces->n * g.units, n = 0, pages = plan_entry_pages(w->set[g.at]);
+    if (pieces->n > PIECES_KEPT || first->free_ns != from_ns)
+        return 0;
+    for (uint32_t i = g.at + g.n, left = first->units; left >= each; i += g.n, left -= each, n++) {
+        if (i >= w->n_set || plan_entry_pages(w->set[i]) != pages)
+            break;
+        struct group next = most_at(w, i, together);
+        if (next.n != g.n || next.units != g.units)
+            break;
     }
     return n;
 }
 
-/* Of a group that begins at entry i and of which `pages` are left, and of all entries behind it. */
-static uint64_t left_from(const struct plan_work *w, uint32_t i, uint32_t group, uint32_t pages)
+/* Lays n groups more as one was laid. */
+static int lay_again(struct plan_work *w, struct group g, uint32_t n, const struct pieces *pieces, bool emit)
 {
-    uint64_t left = 0;
-    for (uint32_t k = i; k < w->n_set; k++)
-        left += (w->whole_ns + (k < i + group ? pages : plan_entry_pages(w->set[k])) * w->page_ns) *
-                plan_tile_units(w, plan_entry_tile(w->set[k]));
-    return left > 0 ? left : 1;
+    for (uint32_t k = 0; k < pieces->n; k++)
+        plan_timeline_take(&w->line, n * g.units, piece_ns(w, pieces->n > 1, pieces->pages[k]));
+    int rc = 0;
+    for (; emit && rc == 0 && n > 0; n--) {
+        g.at += g.n;
+        uint32_t done = 0, tile = plan_entry_tile(w->set[g.at]), first_item = w->plan->n_items;
+        for (uint32_t k = 0; rc == 0 && k < pieces->n; done += pieces->pages[k++])
+            rc = plan_emit(w->plan, tile, g.n, done, done + pieces->pages[k]);
+        if (rc == 0)
+            rc = plan_emit_end(w->plan, tile, g.n, first_item);
+    }
+    return rc;
 }
 
 /* Lays the set, in the order that it has, for a target. emit: items are written as well (only for a target that fits).
  */
 static int lay(struct plan_work *w, uint64_t target_ns, bool together, bool emit, struct laying *out)
 {
-    struct limits of_pages = {0}; /* neighbours mostly have as many */
-    uint32_t limits_pages = 0;
     plan_timeline_copy(&w->line, &w->base);
     *out = (struct laying){.fits = true};
-    for (uint32_t i = 0, group; i < w->n_set; i += group) {
-        uint32_t units, done = 0, first = w->plan->n_items;
-        uint32_t tile = plan_entry_tile(w->set[i]);
-        uint32_t pages = plan_entry_pages(w->set[i]);
-        bool split = false;
-        struct limits limits = {0};
-        group = group_at(w, i, together, target_ns, &units);
-        do {
-            uint64_t first_ns = plan_timeline_first(&w->line)->free_ns, start = plan_timeline_start(&w->line, units);
-            if (group > 1 && start - first_ns > w->page_ns) {
-                out->torn = true;
-                out->fits = false;
-                return 0;
-            }
-            uint64_t room = target_ns > start ? target_ns - start : 0;
-            uint32_t n = pages - done, cap = w->request->device.max_pages_per_item;
-            if (cap != 0 && n > cap) {
-                split = true;
-                n = cap;
-            }
-            uint64_t rest = (split ? w->split_ns : w->whole_ns) + n * w->page_ns;
-            if (rest > room) {
-                uint32_t most = n;
-                if (limits.most == 0 && limits_pages != pages) {
-                    limits_pages = pages;
-                    of_pages = tile_limits(w, pages);
-                }
-                limits = limits.most == 0 ? of_pages : limits;
-                n = cut_pages(w, &limits, pages - done, room);
-                n = n < most ? n : most;
-                if (n == 0) {
-                    /* The units that are free first have no room for it: no others have. */
-                    out->fits = false;
-                    out->left_ns = left_from(w, i, group, pages - done);
-                    return 0;
-                }
-                split = true;
-                limits.most--;
-                rest = w->split_ns + n * w->page_ns;
-            }
-            /* Longer than what their units are apart: so a run of one tile after the other takes the same units. */
-            plan_timeline_take(&w->line, units, rest);
-            for (uint32_t k = 0; split && k < group; k++)
-                out->rows += w->plan->tiles[tile + k].rows;
-            if (emit) {
-                int rc = plan_emit(w->plan, tile, group, done, done + n);
-                if (rc != 0)
-                    return rc;
-            }
-            done += n;
-        } while (done != pages);
-        if (emit) {
-            int rc = plan_emit_end(w->plan, tile, group, first);
-            if (rc != 0)
-                return rc;
-        }
+    for (uint32_t i = 0; i < w->n_set;) {
+        struct pieces pieces;
+        uint64_t from_ns = w->line.first->free_ns;
+        struct group g = group_at(w, i, together, target_ns);
+        int rc = lay_group(w, g, target_ns, emit, &pieces, out);
+        if (rc != 0 || !out->fits)
+            return rc;
+        uint32_t repeats = count_repeats(w, g, together, from_ns, &pieces);
+        rc = repeats > 0 ? lay_again(w, g, repeats, &pieces, emit) : 0;
+        if (rc != 0)
+            return rc;
+        for (uint32_t end = i + (1 + repeats) * g.n; i < end; i++)
+            if (pieces.n > 1)
+                out->rows += (uint64_t)pieces.n * w->plan->tiles[plan_entry_tile(w->set[i])].rows;
     }
     return 0;
 }
@@ -174,14 +245,14 @@ static void take_if_cheaper(struct plan_work *w, uint64_t target_ns, bool togeth
 {
     if (l->rows > w->rows_max)
         return;
-    uint64_t cost = w->line.end_ns + plan_reduce_ns(&w->request->costs, w->base_rows + l->rows);
+    uint64_t cost = plan_timeline_end(&w->line) + plan_reduce_ns(&w->request->costs, w->base_rows + l->rows);
     if (cost >= best->cost_ns)
         return;
     *best = (struct plan_cut){.policy = PLAN_BALANCED,
                               .target_ns = target_ns,
                               .together = together,
                               .order = w->order,
-                              .end_ns = w->line.end_ns,
+                              .end_ns = plan_timeline_end(&w->line),
                               .partial_rows = l->rows,
                               .cost_ns = cost};
 }
@@ -189,30 +260,27 @@ static void take_if_cheaper(struct plan_work *w, uint64_t target_ns, bool togeth
 /* No target below this fits: all work spread evenly, and the shortest items that the longest tile may be cut into. */
 static uint64_t least_target(const struct plan_work *w, uint64_t *cuts_ns)
 {
-    uint64_t work = plan_timeline_busy(&w->base);
+    uint64_t work = plan_timeline_busy(&w->base) + w->set_units * w->whole_ns + w->set_pages * w->page_ns;
     uint64_t longest_item = 0;
-    uint64_t tile_units = 0;
-    uint32_t last_pages = UINT32_MAX;
+    uint32_t last_pages = UINT32_MAX, least = w->request->device.min_pages_per_split;
     for (uint32_t i = 0; i < w->n_set; i++) {
         uint32_t pages = plan_entry_pages(w->set[i]);
-        uint32_t units = plan_tile_units(w, plan_entry_tile(w->set[i]));
-        tile_units += units;
-        work += (w->whole_ns + pages * w->page_ns) * units;
         if (pages == last_pages)
             continue;
         last_pages = pages;
-        uint64_t item = w->whole_ns + pages * w->page_ns;
+        uint64_t item = piece_ns(w, false, pages);
         struct limits limits = tile_limits(w, pages);
-        if (limits.most > 1) {
-            uint64_t cut = w->split_ns + plan_div_up(pages, limits.most) * w->page_ns;
-            item = cut < item ? cut : item;
-        }
+        uint32_t piece = limits.most > 1 ? plan_div_up(pages, limits.most) : pages;
+        bool cut = limits.most > 1 && piece_ns(w, true, piece) < item;
+        item = cut ? piece_ns(w, true, piece) : item;
         longest_item = item > longest_item ? item : longest_item;
+        if (cut && piece == least)
+            break; /* the longest that any tile's shortest item may be */
     }
     uint64_t usable = w->request->device.resident_units > 0 ? w->request->device.resident_units : 1;
     /* About one cut per unit that no tile begins on: what it adds, spread over all units, and half a page of rounding.
      */
-    uint64_t cuts = tile_units < usable ? usable - tile_units % usable : usable;
+    uint64_t cuts = w->set_units < usable ? usable - w->set_units : usable;
     *cuts_ns = (w->split_ns + (w->split_ns - w->whole_ns)) * cuts / usable + w->page_ns / 2;
     uint64_t even = work / usable + (work % usable != 0);
     return even > longest_item ? even : longest_item;

@@ -14,29 +14,25 @@ struct plan_slot {
     uint32_t units;
 };
 
-/* Which units are free when, a ring of slots in order of free_ns. Whoever runs a plan starts items in order, each of an
- * item's units on the unit that is free first. */
+/* Which units are free when: n slots in order of free_ns, each later than the one before it. Whoever runs a plan starts
+ * items in order, each of an item's units on the unit that is free first. */
 struct plan_timeline {
-    struct plan_slot *slots; /* room for resident_units */
-    uint32_t room;
-    uint32_t head; /* the slot that is free first */
+    struct plan_slot *slots; /* PLAN_TIMELINE_SLOTS(units) of them, the caller's */
+    struct plan_slot *first; /* the one that is free first */
     uint32_t n;
-    uint64_t end_ns; /* the last unit is free */
-    uint32_t n_held; /* between _start and _take */
-    struct plan_slot held[PLAN_TILE_UNITS_MAX];
+    uint32_t room; /* the device's units */
 };
+
+#define PLAN_TIMELINE_SLOTS(units) (2 * (size_t)(units))
 
 void plan_timeline_init(struct plan_timeline *t, uint32_t units);
 void plan_timeline_copy(struct plan_timeline *to, const struct plan_timeline *from);
-static inline const struct plan_slot *plan_timeline_first(const struct plan_timeline *t)
-{
-    return &t->slots[t->head];
-}
-/* When the last of an item's units would start; at most as many as there are. plan_timeline_take must follow. */
-uint64_t plan_timeline_start(struct plan_timeline *t, uint32_t units);
-/* The same, and nothing is taken. */
-uint64_t plan_timeline_look(struct plan_timeline *t, uint32_t units);
-/* The item runs on those units, for duration_ns on each. */
+/* The last unit is free. */
+uint64_t plan_timeline_end(const struct plan_timeline *t);
+/* When the last of an item's units would start; at most as many as there are. */
+uint64_t plan_timeline_start(const struct plan_timeline *t, uint32_t units);
+/* An item runs on so many units, for duration_ns on each: at most PLAN_TILE_UNITS_MAX, or any number of the first
+ * slot's. Items that begin on the first slot's units and take as long may be taken as one. */
 void plan_timeline_take(struct plan_timeline *t, uint32_t units, uint64_t duration_ns);
 /* Unit-nanoseconds until each unit is free. */
 uint64_t plan_timeline_busy(const struct plan_timeline *t);
@@ -76,6 +72,8 @@ struct plan_work {
     plan_entry *set_tmp;
     uint32_t n_set;
     enum plan_order order;
+    uint64_t set_units; /* of all tiles of the set */
+    uint64_t set_pages; /* the same, times pages */
     uint32_t min_units; /* narrowest and widest tile of the set */
     uint32_t max_units;
     bool shares_pages; /* some tiles of a sequence have as many pages */
@@ -94,12 +92,39 @@ struct plan_cut {
     uint64_t cost_ns;      /* end_ns and the reduction */
 };
 
-uint32_t plan_row_units(const struct plan_request *request, uint32_t rows);
-uint32_t plan_tile_units(const struct plan_work *w, uint32_t tile);
-uint64_t plan_reduce_ns(const struct plan_costs *costs, uint64_t partial_rows);
-uint32_t plan_div_up(uint32_t a, uint32_t b);
+static inline uint32_t plan_div_up(uint32_t a, uint32_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+static inline uint32_t plan_row_units(const struct plan_request *request, uint32_t rows)
+{
+    return plan_div_up(rows, request->device.rows_per_unit);
+}
+
+static inline uint32_t plan_tile_units(const struct plan_work *w, uint32_t tile)
+{
+    uint32_t rows = w->plan->tiles[tile].rows; /* mostly one of two, for which nothing is divided */
+    if (rows == w->request->tile_rows)
+        return w->full_tile_units;
+    return rows <= w->request->device.rows_per_unit ? 1 : plan_row_units(w->request, rows);
+}
+
+/* Of the tile of entry i. Where all have as many, tiles, which lie in another order, are not read. */
+static inline uint32_t plan_set_units(const struct plan_work *w, uint32_t i)
+{
+    return w->min_units == w->max_units ? w->max_units : plan_tile_units(w, plan_entry_tile(w->set[i]));
+}
+
 /* Items that a tile of so many pages has at least. */
-uint32_t plan_least_items(const struct plan_device *device, uint32_t pages);
+static inline uint32_t plan_least_items(const struct plan_device *device, uint32_t pages)
+{
+    if (device->max_pages_per_item == 0 || pages <= device->max_pages_per_item)
+        return 1;
+    return plan_div_up(pages, device->max_pages_per_item);
+}
+
+uint64_t plan_reduce_ns(const struct plan_costs *costs, uint64_t partial_rows);
 
 /* Validates a request; every other function relies on it. 0, -EINVAL, -EOVERFLOW. */
 int plan_bound_checked(const struct plan_request *request, struct plan_capacity *capacity);

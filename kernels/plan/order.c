@@ -10,8 +10,8 @@ static void swap_set(struct plan_work *w)
     w->set_tmp = t;
 }
 
-static void place(struct plan_work *w, uint32_t count[256],
-                  uint8_t (*digit)(const struct plan_work *, plan_entry, unsigned), unsigned shift)
+/* Numbers of entries of each digit become the places where they begin. */
+static void begin_digits(uint32_t count[256])
 {
     uint32_t at = 0;
     for (unsigned i = 0; i < 256; i++) {
@@ -19,31 +19,33 @@ static void place(struct plan_work *w, uint32_t count[256],
         count[i] = at;
         at += n;
     }
-    for (uint32_t i = 0; i < w->n_set; i++)
-        w->set_tmp[count[digit(w, w->set[i], shift)]++] = w->set[i];
+}
+
+static void sort_byte(struct plan_work *w, unsigned shift)
+{
+    const plan_entry *from = w->set;
+    plan_entry *to = w->set_tmp;
+    uint32_t count[256] = {0}, n = w->n_set;
+    for (uint32_t i = 0; i < n; i++)
+        count[(uint8_t)(from[i] >> shift)]++;
+    begin_digits(count);
+    for (uint32_t i = 0; i < n; i++)
+        to[count[(uint8_t)(from[i] >> shift)]++] = from[i];
     swap_set(w);
 }
 
-static uint8_t entry_digit(const struct plan_work *w, plan_entry e, unsigned shift)
-{
-    (void)w;
-    return (uint8_t)(e >> shift);
-}
-
 /* Wide tiles first. A tile has at most 256 rows, so its units less one fit a byte. */
-static uint8_t units_digit(const struct plan_work *w, plan_entry e, unsigned shift)
-{
-    (void)shift;
-    return (uint8_t)(w->max_units - plan_tile_units(w, plan_entry_tile(e)));
-}
-
-static void sort_pass(struct plan_work *w, uint8_t (*digit)(const struct plan_work *, plan_entry, unsigned),
-                      unsigned shift)
+static void sort_units(struct plan_work *w)
 {
     uint32_t count[256] = {0};
+    if (w->min_units == w->max_units)
+        return;
     for (uint32_t i = 0; i < w->n_set; i++)
-        count[digit(w, w->set[i], shift)]++;
-    place(w, count, digit, shift);
+        count[w->max_units - plan_set_units(w, i)]++;
+    begin_digits(count);
+    for (uint32_t i = 0; i < w->n_set; i++)
+        w->set_tmp[count[w->max_units - plan_set_units(w, i)]++] = w->set[i];
+    swap_set(w);
 }
 
 /* By bits [from, to) of the entries. */
@@ -57,7 +59,7 @@ static void sort_bits(struct plan_work *w, unsigned from, unsigned to)
     }
     for (unsigned shift = from; shift < to; shift += 8)
         if ((uint8_t)((any ^ all) >> shift) != 0)
-            sort_pass(w, entry_digit, shift);
+            sort_byte(w, shift);
 }
 
 static void sort_tiles(struct plan_work *w)
@@ -68,12 +70,6 @@ static void sort_tiles(struct plan_work *w)
 static void sort_pages(struct plan_work *w)
 {
     sort_bits(w, 32, 64);
-}
-
-static void sort_units(struct plan_work *w)
-{
-    if (w->min_units != w->max_units)
-        sort_pass(w, units_digit, 0);
 }
 
 void plan_order_set(struct plan_work *w, enum plan_order order)

@@ -47,10 +47,10 @@ int plan_bound_checked(const struct plan_request *r, struct plan_capacity *capac
         uint64_t rows = (uint64_t)r->seqs[i].q_len * r->heads;
         if (rows > UINT32_MAX)
             return -EOVERFLOW;
-        uint64_t t = (rows + r->tile_rows - 1) / r->tile_rows;
-        uint64_t pages = ((uint64_t)r->seqs[i].kv_len + MLA_ABI_PAGE_TOKENS - 1) / MLA_ABI_PAGE_TOKENS;
+        uint64_t t = plan_div_up((uint32_t)rows, r->tile_rows);
+        uint32_t pages = plan_div_up(r->seqs[i].kv_len, MLA_ABI_PAGE_TOKENS);
         uint64_t most = pages < 1 ? 1 : pages;
-        uint64_t least = plan_least_items(d, pages < UINT32_MAX ? (uint32_t)pages : UINT32_MAX);
+        uint64_t least = plan_least_items(d, pages);
         if (r->splits != 0 && most > r->splits)
             most = r->splits > least ? r->splits : least;
         tiles += t;
@@ -58,7 +58,7 @@ int plan_bound_checked(const struct plan_request *r, struct plan_capacity *capac
         forced_items += t * most;
         uint64_t tile_ns;
         uint64_t add_ns;
-        if (__builtin_mul_overflow(split_ns + pages * r->costs.page_ns, widest, &tile_ns) ||
+        if (__builtin_mul_overflow(split_ns + (uint64_t)pages * r->costs.page_ns, widest, &tile_ns) ||
             __builtin_mul_overflow(tile_ns, t, &add_ns) || __builtin_add_overflow(ns, add_ns, &ns) || ns > NS_MAX)
             return -EOVERFLOW;
         if (tiles > UINT32_MAX || forced_items > NS_MAX)
@@ -80,8 +80,8 @@ int plan_bound_checked(const struct plan_request *r, struct plan_capacity *capac
         .tiles = (uint32_t)tiles,
         .items = (uint32_t)items,
         .reduces = (uint32_t)(items - tiles < tiles ? items - tiles : tiles),
-        .scratch_bytes =
-            (size_t)2 * r->device.resident_units * sizeof(struct plan_slot) + 2 * (size_t)tiles * sizeof(plan_entry),
+        .scratch_bytes = 2 * PLAN_TIMELINE_SLOTS(r->device.resident_units) * sizeof(struct plan_slot) +
+                         2 * (size_t)tiles * sizeof(plan_entry),
     };
     return 0;
 }
@@ -94,32 +94,36 @@ int plan_bound(const struct plan_request *request, struct plan_capacity *capacit
 
 int plan_emit(struct plan *plan, uint32_t tile, uint32_t n_tiles, uint32_t page_begin, uint32_t page_end)
 {
+    struct mla_abi_item *items = &plan->items[plan->n_items];
     if (plan->capacity.items - plan->n_items < n_tiles)
         return -ENOSPC;
-    for (uint32_t t = tile; t < tile + n_tiles; t++)
-        plan->items[plan->n_items++] = (struct mla_abi_item){
-            .tile = t, .page_begin = page_begin, .page_end = page_end, .partial_row = MLA_ABI_NO_PARTIAL};
+    for (uint32_t k = 0; k < n_tiles; k++)
+        items[k] = (struct mla_abi_item){
+            .tile = tile + k, .page_begin = page_begin, .page_end = page_end, .partial_row = MLA_ABI_NO_PARTIAL};
+    plan->n_items += n_tiles;
     return 0;
 }
 
 int plan_emit_end(struct plan *plan, uint32_t tile, uint32_t n_tiles, uint32_t first_item)
 {
-    uint32_t n = (plan->n_items - first_item) / n_tiles; /* of each */
+    uint32_t n = plan->n_items - first_item, row = plan->partial_rows;
+    n = n_tiles > 1 ? n / n_tiles : n; /* of each */
     if (n > 1 && plan->capacity.reduces - plan->n_reduces < n_tiles)
         return -ENOSPC;
     for (uint32_t t = 0; t < n_tiles; t++) {
         struct mla_abi_tile *at = &plan->tiles[tile + t];
+        struct mla_abi_item *items = &plan->items[first_item + t];
+        uint32_t rows = at->rows;
         at->first_item = first_item + t;
         at->n_items = n;
         if (n == 1)
             continue;
-        plan->reduces[plan->n_reduces++] = (struct mla_abi_reduce){
-            .tile = tile + t, .partial_row = plan->partial_rows, .n_partials = n, .rows = at->rows};
-        for (uint32_t k = 0; k < n; k++) {
-            plan->items[first_item + t + k * n_tiles].partial_row = plan->partial_rows;
-            plan->partial_rows += at->rows;
-        }
+        plan->reduces[plan->n_reduces++] =
+            (struct mla_abi_reduce){.tile = tile + t, .partial_row = row, .n_partials = n, .rows = rows};
+        for (uint32_t k = 0; k < n; k++, items += n_tiles, row += rows)
+            items->partial_row = row;
     }
+    plan->partial_rows = row;
     return 0;
 }
 
@@ -127,8 +131,10 @@ int plan_emit_end(struct plan *plan, uint32_t tile, uint32_t n_tiles, uint32_t f
 static void add_to_set(struct plan_work *w, uint32_t begin, uint32_t end)
 {
     for (uint32_t t = begin; t < end; t++) {
-        uint32_t units = plan_tile_units(w, t);
-        w->set[w->n_set++] = (uint64_t)~w->plan->tiles[t].pages << 32 | t;
+        uint32_t units = plan_tile_units(w, t), pages = w->plan->tiles[t].pages;
+        w->set[w->n_set++] = (uint64_t)~pages << 32 | t;
+        w->set_units += units;
+        w->set_pages += (uint64_t)pages * units;
         w->min_units = units < w->min_units ? units : w->min_units;
         w->max_units = units > w->max_units ? units : w->max_units;
         w->shares_pages |= t > begin && w->plan->tiles[t].seq == w->plan->tiles[t - 1].seq &&
@@ -140,6 +146,7 @@ static void add_to_set(struct plan_work *w, uint32_t begin, uint32_t end)
 static void clear_set(struct plan_work *w)
 {
     w->n_set = 0;
+    w->set_units = w->set_pages = 0;
     w->min_units = UINT32_MAX;
     w->max_units = 0;
     w->shares_pages = false;
@@ -215,7 +222,6 @@ static void advance_base(struct plan_work *w)
     for (uint32_t i = 0; i < w->plan->n_items; i++) {
         const struct mla_abi_item *item = &w->plan->items[i];
         uint32_t units = plan_tile_units(w, item->tile);
-        (void)plan_timeline_start(&w->base, units);
         plan_timeline_take(&w->base, units, item_ns(w, item));
         w->base_units += units;
     }
@@ -279,7 +285,7 @@ int plan_build(const struct plan_request *request, struct plan *plan)
 
     uint64_t rows_max = request->workspace_bytes_max / MLA_ABI_PARTIAL_ROW_BYTES;
     struct plan_slot *slots = plan->scratch;
-    plan_entry *entries = (plan_entry *)(slots + 2 * (size_t)request->device.resident_units);
+    plan_entry *entries = (plan_entry *)(slots + 2 * PLAN_TIMELINE_SLOTS(request->device.resident_units));
     struct plan_work w = {
         .request = request,
         .plan = plan,
@@ -287,7 +293,7 @@ int plan_build(const struct plan_request *request, struct plan *plan)
         .whole_ns = (uint64_t)request->costs.fill_ns + request->costs.drain_ns,
         .full_tile_units = plan_row_units(request, request->tile_rows),
         .base.slots = slots,
-        .line.slots = slots + request->device.resident_units,
+        .line.slots = slots + PLAN_TIMELINE_SLOTS(request->device.resident_units),
         .rows_max = rows_max < PLAN_PARTIAL_ROWS_MAX ? rows_max : PLAN_PARTIAL_ROWS_MAX,
         .set = entries,
         .set_tmp = entries + need.tiles,

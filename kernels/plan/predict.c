@@ -22,8 +22,7 @@ uint64_t plan_predict_ns(const struct plan_request *request, const struct plan *
         uint64_t ns = fixed_ns + (uint64_t)(item->page_end - item->page_begin) * c->page_ns;
         if (item->partial_row != MLA_ABI_NO_PARTIAL)
             ns += c->partial_ns;
-        (void)plan_timeline_start(&line, units);
         plan_timeline_take(&line, units, ns);
     }
-    return c->launch_ns + line.end_ns + plan_reduce_ns(c, plan->partial_rows);
+    return c->launch_ns + plan_timeline_end(&line) + plan_reduce_ns(c, plan->partial_rows);
 }

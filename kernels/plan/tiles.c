@@ -2,31 +2,6 @@
 
 #include <errno.h>
 
-uint32_t plan_div_up(uint32_t a, uint32_t b)
-{
-    return a / b + (a % b != 0);
-}
-
-uint32_t plan_least_items(const struct plan_device *device, uint32_t pages)
-{
-    if (device->max_pages_per_item == 0 || pages <= device->max_pages_per_item)
-        return 1;
-    return plan_div_up(pages, device->max_pages_per_item);
-}
-
-uint32_t plan_row_units(const struct plan_request *request, uint32_t rows)
-{
-    return plan_div_up(rows, request->device.rows_per_unit);
-}
-
-uint32_t plan_tile_units(const struct plan_work *w, uint32_t tile)
-{
-    uint32_t rows = w->plan->tiles[tile].rows; /* mostly one of two, for which nothing is divided */
-    if (rows == w->request->tile_rows)
-        return w->full_tile_units;
-    return rows <= w->request->device.rows_per_unit ? 1 : plan_row_units(w->request, rows);
-}
-
 uint32_t plan_visible_pages(uint32_t mask, uint32_t q_len, uint32_t kv_len, uint32_t token)
 {
     uint64_t visible = kv_len;

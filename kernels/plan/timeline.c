@@ -1,131 +1,130 @@
 #include "kernels/plan/internal.h"
 
-/* Items mostly end when or after all others do, and units are taken from the other end: so slots are kept in order, in
- * a ring, where both cost little. A heap takes out and puts back each unit of a tile by itself. */
+#include <string.h>
+
+/* Items mostly end when or after all others do, and units are taken from the other end: so slots are kept in order,
+ * which wander through twice the room that they need, and both cost little. A heap takes out and puts back each unit of
+ * a tile by itself. */
 
 void plan_timeline_init(struct plan_timeline *t, uint32_t units)
 {
     t->room = units;
-    t->head = 0;
-    t->slots[0] = (struct plan_slot){.free_ns = 0, .units = units};
+    t->first = t->slots;
+    t->first[0] = (struct plan_slot){.free_ns = 0, .units = units};
     t->n = 1;
-    t->end_ns = 0;
-}
-
-static struct plan_slot *at(const struct plan_timeline *t, uint32_t i)
-{
-    uint32_t k = t->head + i;
-    return &t->slots[k < t->room ? k : k - t->room];
 }
 
 void plan_timeline_copy(struct plan_timeline *to, const struct plan_timeline *from)
 {
     to->room = from->room;
-    to->head = 0;
+    to->first = to->slots;
     to->n = from->n;
-    to->end_ns = from->end_ns;
-    for (uint32_t i = 0; i < from->n; i++)
-        to->slots[i] = *at(from, i);
+    memcpy(to->first, from->first, from->n * sizeof(*to->first));
 }
 
-/* Slots that are free before ns. */
-static uint32_t slots_before(const struct plan_timeline *t, uint64_t ns)
+/* The first slot that is free at ns or later, or the end. */
+static struct plan_slot *slot_from(const struct plan_timeline *t, uint64_t ns)
 {
-    uint32_t low = 0, high = t->n;
-    if (high > 0 && at(t, high - 1)->free_ns < ns)
-        return high;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (at(t, middle)->free_ns < ns)
-            low = middle + 1;
-        else
-            high = middle;
+    struct plan_slot *low = t->first;
+    uint32_t n = t->n;
+    if (n == 0 || low[n - 1].free_ns < ns)
+        return low + n;
+    while (n > 1) {
+        uint32_t half = n / 2;
+        if (low[half - 1].free_ns < ns)
+            low += half;
+        n -= half;
     }
     return low;
+}
+
+/* A gap of one slot in front of `at`, where it is left. */
+static struct plan_slot *open_gap(struct plan_timeline *t, struct plan_slot *at)
+{
+    size_t before = (size_t)(at - t->first), behind = t->n - before;
+    t->n++;
+    if (before < behind && t->first > t->slots) {
+        t->first--;
+        memmove(t->first, t->first + 1, before * sizeof(*at));
+        return at - 1;
+    }
+    if (at + behind == t->slots + PLAN_TIMELINE_SLOTS(t->room)) {
+        memmove(t->slots, t->first, (before + behind) * sizeof(*at));
+        t->first = t->slots;
+        at = t->first + before;
+    }
+    if (behind > 0)
+        memmove(at + 1, at, behind * sizeof(*at));
+    return at;
 }
 
 /* Units are free together however they became so: slots of one time are one. */
 static void put(struct plan_timeline *t, uint64_t free_ns, uint32_t units)
 {
-    uint32_t i = slots_before(t, free_ns);
-    if (i < t->n && at(t, i)->free_ns == free_ns) {
-        at(t, i)->units += units;
-        return;
-    }
-    if (i < t->n - i) {
-        t->head = t->head > 0 ? t->head - 1 : t->room - 1;
-        for (uint32_t k = 0; k < i; k++)
-            *at(t, k) = *at(t, k + 1);
-    } else {
-        for (uint32_t k = t->n; k > i; k--)
-            *at(t, k) = *at(t, k - 1);
-    }
-    at(t, i)->free_ns = free_ns;
-    at(t, i)->units = units;
-    t->n++;
+    struct plan_slot *at = slot_from(t, free_ns);
+    if (at < t->first + t->n && at->free_ns == free_ns)
+        at->units += units;
+    else
+        *open_gap(t, at) = (struct plan_slot){.free_ns = free_ns, .units = units};
 }
 
 static void drop_first(struct plan_timeline *t)
 {
-    t->head = t->head + 1 < t->room ? t->head + 1 : 0;
+    t->first++;
     t->n--;
 }
 
-uint64_t plan_timeline_start(struct plan_timeline *t, uint32_t units)
+uint64_t plan_timeline_end(const struct plan_timeline *t)
 {
-    t->n_held = 0;
-    if (plan_timeline_first(t)->units >= units)
-        return plan_timeline_first(t)->free_ns;
-    for (;;) {
-        struct plan_slot first = *plan_timeline_first(t);
-        if (first.units > units) {
-            at(t, 0)->units -= units;
-            first.units = units;
+    return t->first[t->n - 1].free_ns;
+}
+
+uint64_t plan_timeline_start(const struct plan_timeline *t, uint32_t units)
+{
+    const struct plan_slot *last = t->first;
+    for (; last->units < units; last++)
+        units -= last->units;
+    return last->free_ns;
+}
+
+/* An item with more units than are free first. */
+static void take_of_several(struct plan_timeline *t, uint32_t units, uint64_t duration_ns)
+{
+    struct plan_slot taken[PLAN_TILE_UNITS_MAX];
+    uint32_t n = 0;
+    for (; units > 0; n++) {
+        taken[n] = *t->first;
+        if (taken[n].units > units) {
+            taken[n].units = units;
+            t->first->units -= units;
         } else {
             drop_first(t);
         }
-        t->held[t->n_held++] = first;
-        units -= first.units;
-        if (units == 0)
-            return first.free_ns;
+        units -= taken[n].units;
     }
-}
-
-uint64_t plan_timeline_look(struct plan_timeline *t, uint32_t units)
-{
-    uint64_t start_ns = plan_timeline_start(t, units);
-    while (t->n_held > 0) {
-        const struct plan_slot *held = &t->held[--t->n_held];
-        put(t, held->free_ns, held->units);
-    }
-    return start_ns;
+    for (uint32_t i = 0; i < n; i++)
+        put(t, taken[i].free_ns + duration_ns, taken[i].units);
 }
 
 void plan_timeline_take(struct plan_timeline *t, uint32_t units, uint64_t duration_ns)
 {
-    uint64_t end_ns = 0;
-    if (t->n_held == 0) {
-        struct plan_slot *first = at(t, 0);
-        end_ns = first->free_ns + duration_ns;
-        if (first->units == units)
-            drop_first(t);
-        else
-            first->units -= units;
-        put(t, end_ns, units);
+    struct plan_slot *first = t->first;
+    if (first->units < units) {
+        take_of_several(t, units, duration_ns);
+        return;
     }
-    for (uint32_t i = 0; i < t->n_held; i++) {
-        end_ns = t->held[i].free_ns + duration_ns;
-        put(t, end_ns, t->held[i].units);
-    }
-    t->n_held = 0;
-    if (end_ns > t->end_ns)
-        t->end_ns = end_ns;
+    uint64_t end_ns = first->free_ns + duration_ns;
+    if (first->units == units)
+        drop_first(t);
+    else
+        first->units -= units;
+    put(t, end_ns, units);
 }
 
 uint64_t plan_timeline_busy(const struct plan_timeline *t)
 {
     uint64_t busy = 0;
     for (uint32_t i = 0; i < t->n; i++)
-        busy += at(t, i)->free_ns * at(t, i)->units;
+        busy += t->first[i].free_ns * t->first[i].units;
     return busy;
 }
