@@ -202,14 +202,28 @@ static void hash_alike(struct test_random *random, uint64_t *hash)
     static const uint32_t q_lens[] = {1, 1, 2, 3, 4, 8};
     struct test_shape shape;
     uint32_t batch = 1 + test_random_below(random, 1u << test_random_below(random, 11));
+    uint32_t longest = 1u << (8 + test_random_below(random, 10));
     test_shape_make(&shape, presets[test_random_below(random, 5)], 64 + test_random_below(random, 65), batch,
-                    q_lens[test_random_below(random, 6)], test_random_below(random, 1u << 17), PLAN_AUTO);
-    uint32_t other = test_random_below(random, 1u << 17), every = 1 + test_random_below(random, 4);
+                    q_lens[test_random_below(random, 6)], test_random_below(random, longest), PLAN_AUTO);
+    uint32_t other = test_random_below(random, longest), every = 1 + test_random_below(random, 4);
     for (uint32_t i = 0; every > 1 && i < batch; i += every)
         shape.seqs[i].kv_len = other;
     shape.request.workspace_bytes_max = small_workspace(random);
     shape.request.device.max_pages_per_item = test_random_below(random, 2) ? 1024 : 0;
+    shape.request.device.min_pages_per_split = 1 + test_random_below(random, 64);
     shape.job.batch_invariant = test_random_below(random, 2);
+    hash_plan(hash, &shape.request);
+}
+
+/* Few short sequences: how short their items may be says more than how much there is to do. */
+static void hash_few(struct test_random *random, uint64_t *hash)
+{
+    struct test_shape shape;
+    uint32_t batch = 1 + test_random_below(random, 8);
+    test_shape_make(&shape, "sm90-64", 1 + test_random_below(random, 128), batch, 1, 0, PLAN_AUTO);
+    for (uint32_t i = 0; i < batch; i++)
+        shape.seqs[i].kv_len = test_random_below(random, 8192);
+    shape.request.device.min_pages_per_split = 1 + test_random_below(random, 64);
     hash_plan(hash, &shape.request);
 }
 
@@ -222,8 +236,9 @@ START_TEST(plans_stay_as_they_are)
     for (int round = 0; round < 3000; round++) {
         hash_ragged(&random, &hash);
         hash_alike(&random, &hash);
+        hash_few(&random, &hash);
     }
-    ck_assert_uint_eq(hash, UINT64_C(0x78706728591e3ddd));
+    ck_assert_uint_eq(hash, UINT64_C(0x56a9dd05de1bc2b1));
 }
 END_TEST
 
