@@ -93,21 +93,21 @@ static bool goes_whole(const struct plan_work *w, uint32_t pages, uint64_t targe
 /* With the neighbours of the group's only tile that may be laid with it: of its sequence, with as many pages. */
 static struct group with_neighbours(const struct plan_work *w, struct group g)
 {
-    const struct mla_abi_tile *tiles = w->plan->tiles;
-    uint32_t first = plan_entry_tile(w->set[g.at]);
-    for (; g.at + g.n < w->n_set; g.n++) {
-        if (w->set[g.at + g.n] != w->set[g.at] + g.n || tiles[first + g.n].seq != tiles[first].seq)
+    const plan_entry *entry = &w->set[g.at];
+    const struct mla_abi_tile *tile = &w->plan->tiles[plan_entry_tile(*entry)];
+    uint32_t left = w->n_set - g.at, resident = w->request->device.resident_units;
+    uint32_t most = resident < TOGETHER_UNITS ? resident : TOGETHER_UNITS;
+    for (; g.n < left && entry[g.n] == entry[0] + g.n && tile[g.n].seq == tile[0].seq; g.n++) {
+        uint32_t units = g.units + plan_set_units(w, g.at + g.n);
+        if (units > most)
             break;
-        uint32_t next = plan_set_units(w, g.at + g.n);
-        if (g.units + next > TOGETHER_UNITS || g.units + next > w->request->device.resident_units)
-            break;
-        g.units += next;
+        g.units = units;
     }
     return g;
 }
 
 /* The tiles from entry i on that may be laid as one. */
-static struct group most_at(const struct plan_work *w, uint32_t i, bool together)
+static inline struct group most_at(const struct plan_work *w, uint32_t i, bool together)
 {
     struct group g = {.at = i, .n = 1, .units = plan_set_units(w, i)};
     return together ? with_neighbours(w, g) : g;

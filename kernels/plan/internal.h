@@ -61,6 +61,7 @@ struct plan_work {
     uint64_t whole_ns; /* of an item beyond its pages, unsplit */
     uint64_t split_ns; /* the same, split */
     uint32_t full_tile_units;
+    uint32_t n_invariant; /* batch-invariant jobs */
 
     struct plan_timeline base; /* units before the set is placed */
     struct plan_timeline line; /* while a way to cut it is tried */

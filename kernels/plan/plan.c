@@ -32,6 +32,14 @@ static bool request_makes_sense(const struct plan_request *r)
     return next == r->n_seqs;
 }
 
+static uint32_t invariant_jobs(const struct plan_request *r)
+{
+    uint32_t n = 0;
+    for (uint32_t j = 0; j < r->n_jobs; j++)
+        n += r->jobs[j].batch_invariant;
+    return n;
+}
+
 int plan_bound_checked(const struct plan_request *r, struct plan_capacity *capacity)
 {
     if (!request_makes_sense(r))
@@ -65,9 +73,7 @@ int plan_bound_checked(const struct plan_request *r, struct plan_capacity *capac
             return -EOVERFLOW;
     }
     /* seed makes at most 2 * units items where it splits, balanced at most a cut per unit. */
-    uint64_t groups = 1;
-    for (uint32_t j = 0; j < r->n_jobs; j++)
-        groups += r->jobs[j].batch_invariant;
+    uint64_t groups = 1 + invariant_jobs(r);
     uint64_t items = tiles + capped + 2 * groups * r->device.resident_units;
     if (r->splits != 0 || items > forced_items)
         items = forced_items;
@@ -232,12 +238,15 @@ static int place_others(struct plan_work *w, struct plan_cut *cut)
     const struct plan_request *r = w->request;
     struct plan *plan = w->plan;
     uint32_t tile = 0;
+    bool all = r->splits != 0 || w->n_invariant == 0;
     clear_set(w);
-    for (uint32_t j = 0; j < r->n_jobs; j++) {
+    if (all)
+        add_to_set(w, 0, plan->n_tiles);
+    for (uint32_t j = 0; !all && j < r->n_jobs; j++) {
         uint32_t begin = tile;
         while (tile < plan->n_tiles && plan->tiles[tile].seq - r->jobs[j].first_seq < r->jobs[j].n_seqs)
             tile++;
-        if (!r->jobs[j].batch_invariant || r->splits != 0)
+        if (!r->jobs[j].batch_invariant)
             add_to_set(w, begin, tile);
     }
     advance_base(w);
@@ -292,6 +301,7 @@ int plan_build(const struct plan_request *request, struct plan *plan)
         .page_ns = request->costs.page_ns,
         .whole_ns = (uint64_t)request->costs.fill_ns + request->costs.drain_ns,
         .full_tile_units = plan_row_units(request, request->tile_rows),
+        .n_invariant = invariant_jobs(request),
         .base.slots = slots,
         .line.slots = slots + PLAN_TIMELINE_SLOTS(request->device.resident_units),
         .rows_max = rows_max < PLAN_PARTIAL_ROWS_MAX ? rows_max : PLAN_PARTIAL_ROWS_MAX,
@@ -312,7 +322,7 @@ int plan_build(const struct plan_request *request, struct plan *plan)
             before += rows;
         }
     }
-    if (request->splits == 0) {
+    if (request->splits == 0 && w.n_invariant > 0) {
         rc = place_invariant_jobs(&w);
         if (rc != 0)
             return rc;

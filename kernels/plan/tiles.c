@@ -33,9 +33,11 @@ int plan_tiles_add(const struct plan_request *request, uint32_t mask, uint32_t s
                    struct plan *plan)
 {
     const struct plan_seq *s = &request->seqs[seq];
+    uint32_t unit = request->device.rows_per_unit;
     plan->useful_rows += end - first;
     while (first < end) {
-        uint32_t n = end - first < request->tile_rows ? end - first : request->tile_rows;
+        uint32_t n = end - first < request->tile_rows ? end - first : request->tile_rows, behind = first + n;
+        bool at_end = behind == s->q_len * request->heads; /* as most are, for which nothing is divided */
         if (plan->n_tiles == plan->capacity.tiles)
             return -ENOSPC;
         plan->tiles[plan->n_tiles++] = (struct mla_abi_tile){
@@ -43,10 +45,11 @@ int plan_tiles_add(const struct plan_request *request, uint32_t mask, uint32_t s
             .first_row = first,
             .rows = n,
             /* Later tokens see no less than earlier ones under every mask. */
-            .pages = plan_visible_pages(mask, s->q_len, s->kv_len, (first + n - 1) / request->heads),
+            .pages =
+                plan_visible_pages(mask, s->q_len, s->kv_len, at_end ? s->q_len - 1 : (behind - 1) / request->heads),
         };
-        plan->row_slots += (uint64_t)plan_row_units(request, n) * request->device.rows_per_unit;
-        first += n;
+        plan->row_slots += n <= unit ? unit : (uint64_t)plan_div_up(n, unit) * unit;
+        first = behind;
     }
     return 0;
 }
