@@ -3,8 +3,8 @@
 #include <string.h>
 
 /* Items mostly end when or after all others do, and units are taken from the other end: so slots are kept in order,
- * which wander through twice the room that they need, and both cost little. A heap takes out and puts back each unit of
- * a tile by itself. */
+ * which wander through twice the room that they need, and a place is looked for from the end. That mispredicts one
+ * branch, where halving mispredicts one in two; a heap takes out and puts back each unit of a tile by itself. */
 
 void plan_timeline_init(struct plan_timeline *t, uint32_t units)
 {
@@ -20,22 +20,6 @@ void plan_timeline_copy(struct plan_timeline *to, const struct plan_timeline *fr
     to->first = to->slots;
     to->n = from->n;
     memcpy(to->first, from->first, from->n * sizeof(*to->first));
-}
-
-/* The first slot that is free at ns or later, or the end. */
-static struct plan_slot *slot_from(const struct plan_timeline *t, uint64_t ns)
-{
-    struct plan_slot *low = t->first;
-    uint32_t n = t->n;
-    if (n == 0 || low[n - 1].free_ns < ns)
-        return low + n;
-    while (n > 1) {
-        uint32_t half = n / 2;
-        if (low[half - 1].free_ns < ns)
-            low += half;
-        n -= half;
-    }
-    return low;
 }
 
 /* A gap of one slot in front of `at`, where it is left. */
@@ -61,8 +45,10 @@ static struct plan_slot *open_gap(struct plan_timeline *t, struct plan_slot *at)
 /* Units are free together however they became so: slots of one time are one. */
 static void put(struct plan_timeline *t, uint64_t free_ns, uint32_t units)
 {
-    struct plan_slot *at = slot_from(t, free_ns);
-    if (at < t->first + t->n && at->free_ns == free_ns)
+    struct plan_slot *end = t->first + t->n, *at = end;
+    while (at > t->first && at[-1].free_ns >= free_ns)
+        at--;
+    if (at < end && at->free_ns == free_ns)
         at->units += units;
     else
         *open_gap(t, at) = (struct plan_slot){.free_ns = free_ns, .units = units};
