@@ -105,6 +105,15 @@ static int check_step(const struct be *be, const struct be_step *step)
     return 0;
 }
 
+static int check_mirror(const struct be *be, const struct be_request *request)
+{
+    if (!be->ops->device_alloc)
+        return broken("the backend offers mirrors");
+    return request->mirror.from && request->mirror.to != 0 && request->mirror.bytes != 0
+               ? 0
+               : broken("a mirror says what is copied, and where to");
+}
+
 int be_submit(struct be *be, struct be_request *request)
 {
     int rc = 0;
@@ -133,6 +142,9 @@ int be_submit(struct be *be, struct be_request *request)
     case BE_STEP_END:
         rc = request->step_end.step && request->step_end.code != MLA_OK ? 0 : broken("the end of a step says why");
         break;
+    case BE_MIRROR:
+        rc = check_mirror(be, request);
+        break;
     default:
         rc = broken("the operation is known");
     }
@@ -148,6 +160,16 @@ void be_host_free(struct be *be, void *memory)
 {
     if (memory)
         be->ops->host_free(be->impl, memory);
+}
+
+uint64_t be_device_alloc(struct be *be, size_t bytes)
+{
+    return be->ops->device_alloc ? be->ops->device_alloc(be->impl, bytes) : 0;
+}
+
+void be_device_free(struct be *be, uint64_t address, size_t bytes)
+{
+    be->ops->device_free(be->impl, address, bytes);
 }
 
 void be_fit(const struct be *be, struct plan_request *request)

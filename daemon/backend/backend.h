@@ -5,7 +5,8 @@
  * readable while events wait. Requests execute in order: an UNMAP after a LAUNCH runs after that launch has ended, an
  * UNWATCH ends its watch before anything submitted later runs. Nothing but LAUNCH and UNMAP waits for a launch, save an
  * ABORT of words that the launch writes too. A STEP begins in order and then lives beside the others: nothing waits for
- * it, and no UNMAP of what it uses is submitted until it has ended.
+ * it, and no UNMAP of what it uses is submitted until it has ended. A MIRROR begins in order as well, and nothing waits
+ * for it.
  *
  * Ownership. A be_request and all it points to belong to the backend from be_submit() until its completion event
  * (BE_DONE for all kinds but LAUNCH, BE_BATCH_DONE for that); WATCH has none and is ended by the UNWATCH that names it,
@@ -178,7 +179,7 @@ static inline void be_step_clear(struct be_step *step)
     step->work = (struct be_step_work){0};
 }
 
-enum be_op { BE_MAP = 1, BE_UNMAP, BE_WATCH, BE_UNWATCH, BE_ABORT, BE_LAUNCH, BE_STEP, BE_STEP_END };
+enum be_op { BE_MAP = 1, BE_UNMAP, BE_WATCH, BE_UNWATCH, BE_ABORT, BE_LAUNCH, BE_STEP, BE_STEP_END, BE_MIRROR };
 
 struct be_request {
     enum be_op op;
@@ -204,6 +205,12 @@ struct be_request {
             enum mla_status code;
             uint64_t at_ns; /* 0: at once */
         } step_end;
+        struct { /* MIRROR: a copy that launches submitted after its BE_DONE may read. BUSY while another is
+                    under way; an error has written nothing that is written later */
+            const void *from; /* in memory of be_host_alloc() */
+            uint64_t to;      /* in memory of be_device_alloc() */
+            size_t bytes;
+        } mirror;
     };
 };
 
@@ -239,6 +246,11 @@ struct be_ops {
      * aligned, zeroed. */
     void *(*host_alloc)(struct backend *be, size_t bytes, uint64_t *address);
     void (*host_free)(struct backend *be, void *memory);
+    /* Memory that MIRROR writes and items read, by its address there: at least 64-byte aligned, with what was in it
+     * before. 0 when there is none. NULL, both, for a backend whose items read memory of the host as quickly: it has no
+     * MIRROR. */
+    uint64_t (*device_alloc)(struct backend *be, size_t bytes);
+    void (*device_free)(struct backend *be, uint64_t address, size_t bytes);
     /* Sets device and costs of a request whose heads, jobs and sequences are described to those of the kernels that its
      * launch will take; of a batch-invariant job they do not depend on the others, but those that alone get unlike ones
      * are not to be in one request. tile_rows and device.max_pages_per_item are the same for all kernels. Also from the
@@ -274,6 +286,8 @@ void be_spin(struct be *be, bool spins);
 int be_submit(struct be *be, struct be_request *request);
 void *be_host_alloc(struct be *be, size_t bytes, uint64_t *address);
 void be_host_free(struct be *be, void *memory);
+uint64_t be_device_alloc(struct be *be, size_t bytes);              /* 0, too, where the backend has no MIRROR */
+void be_device_free(struct be *be, uint64_t address, size_t bytes); /* of be_device_alloc(), not 0 */
 void be_fit(const struct be *be, struct plan_request *request);
 uint64_t be_scratch_bytes(const struct be *be, const struct plan_request *request);
 uint64_t be_progress(const struct be *be);

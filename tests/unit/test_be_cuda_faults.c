@@ -141,6 +141,24 @@ static void abort_one(struct session *s)
         ck_assert_uint_eq(*(uint64_t *)s->regions[0].host, 2 + ABORT_STEP);
 }
 
+/* A copy that is refused has not been made, and nothing else is the worse for it. */
+static void mirror(struct session *s)
+{
+    uint64_t address, to = be_device_alloc(&s->rig.be, 4096);
+    void *from = be_host_alloc(&s->rig.be, 4096, &address);
+    ck_assert(from != NULL && to != 0);
+    memset(from, 0x5a, 4096);
+    memset((void *)(uintptr_t)to, 0, 4096); /* the fake driver's are addresses of this process */
+    struct ticket t = {.request = {.op = BE_MIRROR, .mirror = {.from = from, .to = to, .bytes = 4096}}};
+    rig_submit(&s->rig, &t);
+    rig_wait(&s->rig, &t);
+    if (lost(s))
+        return;
+    ck_assert_int_eq(memcmp(from, (void *)(uintptr_t)to, 4096) == 0, t.error.code == MLA_OK);
+    be_host_free(&s->rig.be, from);
+    be_device_free(&s->rig.be, to, 4096);
+}
+
 static void unmap_all(struct session *s)
 {
     for (int i = 0; i < 4 && !lost(s); i++) {
@@ -185,6 +203,8 @@ static void session(const char *rule, bool leaves_nothing, struct mla_fake_repor
             launch(&s);
         if (!lost(&s))
             abort_one(&s);
+        if (!lost(&s))
+            mirror(&s);
         unmap_all(&s);
         if (!lost(&s) && waits(rule))
             idle(&s);
@@ -314,8 +334,8 @@ START_TEST(every_call_of_graphs)
     for (size_t i = 0; i < n; i++)
         ck_assert_uint_ge(report->calls[all[i]], before.calls[all[i]] + 1);
     for (size_t i = 0; i < n; i++) {
-        /* Two copies are of status words, behind the launches. */
-        uint64_t nth = before.calls[all[i]] + 1 - (all[i] == MLA_FAKE_cuMemcpyHtoDAsync ? 2 : 0);
+        /* Three copies are behind the launches: two of status words, and one for MIRROR. */
+        uint64_t nth = before.calls[all[i]] + 1 - (all[i] == MLA_FAKE_cuMemcpyHtoDAsync ? 3 : 0);
         char rule[128];
         snprintf(rule, sizeof rule, "%s@%llu=%s", names[all[i]], (unsigned long long)nth,
                  _i % 2 == 0 ? "fail CUDA_ERROR_INVALID_VALUE" : "lose CUDA_ERROR_ILLEGAL_ADDRESS");
@@ -350,6 +370,8 @@ START_TEST(every_call_of_copies)
     static const struct loss losses[] = {{"cuMemcpyHtoDAsync@1=fail CUDA_ERROR_INVALID_VALUE", true},
                                          {"cuMemcpyHtoDAsync@3=lose CUDA_ERROR_ILLEGAL_ADDRESS", true},
                                          {"cuMemcpyHtoDAsync@4=fail CUDA_ERROR_INVALID_VALUE", false},
+                                         {"cuMemcpyHtoDAsync@4=lose CUDA_ERROR_ILLEGAL_ADDRESS", true},
+                                         {"copy@4=lose CUDA_ERROR_ECC_UNCORRECTABLE", true},
                                          {"cuLaunchKernelEx@1=lose CUDA_ERROR_ILLEGAL_ADDRESS", true},
                                          {"copy@1=lose CUDA_ERROR_ECC_UNCORRECTABLE", true}};
     ck_assert_int_eq(setenv("MLA_CUDA_BLOB", "copied", 1), 0);
@@ -360,12 +382,12 @@ END_TEST
 /* What the stream executes is never answered by a call; the GPU thread finds out by itself. */
 START_TEST(everything_executed_loses_the_device_once)
 {
-    /* Of one session: prepare, decode and reducer; two pieces of status words; done word and two completions; start and
-     * end of the launch, which is the first and so timed. */
+    /* Of one session: prepare, decode and reducer; two pieces of status words and a MIRROR; done word and two
+     * completions; start and end of the launch, which is the first and so timed. */
     static const struct {
         const char *name;
         int times;
-    } executed[] = {{"kernel", 3}, {"copy", 2}, {"write", 3}, {"event", 2}};
+    } executed[] = {{"kernel", 3}, {"copy", 3}, {"write", 3}, {"event", 2}};
     struct mla_fake_report *report = shared_report();
     for (size_t i = 0; i < sizeof executed / sizeof executed[0]; i++)
         for (int nth = 1; nth <= executed[i].times + 1; nth++) {

@@ -84,6 +84,21 @@ static void abort_one(struct rig *rig, const struct mem *words)
     rig_wait(rig, &t);
 }
 
+/* A copy of what is another one each time. */
+static void mirror_one(struct rig *rig, struct prng *prng)
+{
+    uint64_t address, bytes = 1 + prng_below(prng, 5000), to = be_device_alloc(&rig->be, bytes);
+    unsigned char *from = be_host_alloc(&rig->be, bytes, &address);
+    memset(from, (int)prng_below(prng, 256), bytes);
+    struct ticket t = {.request = {.op = BE_MIRROR, .mirror = {.from = from, .to = to, .bytes = bytes}}};
+    rig_submit(rig, &t);
+    rig_wait(rig, &t);
+    ck_assert_int_eq(t.error.code, MLA_OK);
+    ck_assert_mem_eq((void *)(uintptr_t)to, from, bytes);
+    be_device_free(&rig->be, to, bytes);
+    be_host_free(&rig->be, from);
+}
+
 /* Layers in parts, of a tile each. */
 static void make_parts(struct be_step *step)
 {
@@ -144,6 +159,8 @@ START_TEST(storm)
             dc_check_all(job);
         } else if (what == 1 && prng_below(&prng, 2)) {
             abort_one(&rig, &words);
+        } else if (what == 1 && prng_below(&prng, 2)) {
+            mirror_one(&rig, &prng);
         } else if (what == 1) {
             struct be_region page = cuda_sync_region();
             ck_assert_int_eq(cuda_ask(&rig, BE_MAP, &page).code, MLA_OK);

@@ -148,6 +148,7 @@ static void run_small(struct cpu_device *d, struct be_request *request)
         be_port_done(&d->port, request, NULL);
         break;
     case BE_LAUNCH:
+    case BE_MIRROR: /* not offered, so never submitted */
         break;
     }
 }

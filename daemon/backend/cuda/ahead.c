@@ -85,7 +85,7 @@ static bool is_known(const struct backend *be, const struct mla_abi_job *job)
 {
     uint64_t arena = (uint64_t)(uintptr_t)be->arena_memory + (uint64_t)be->arena_offset;
     return job->kv_len == 0 && job->visible == 0 && job->user_status == 0 &&
-           job->table - arena < be->options.host_bytes;
+           (job->table - arena < be->options.host_bytes || cu_mirror_has(be, job->table));
 }
 
 static bool all_known(const struct backend *be, const struct be_batch *batch)

@@ -2,7 +2,7 @@
  *
  * One thread, the GPU thread, makes every call to the driver: it opens the library, owns the primary context, takes
  * requests in order and polls for what has come: completions, words, requests. The loop's functions touch the rings and
- * the pinned arena only, so that nothing the driver does can hold up the loop.
+ * the two arenas only, so that nothing the driver does can hold up the loop.
  *
  * Requests that end later stand in slots, first in first out: launches and aborts with status words, which end when
  * the stream has written the slot's completion word; unmaps and plain aborts, which are carried out when everything
@@ -21,6 +21,7 @@
 #include <uthash.h>
 
 #include "daemon/backend/backend.h"
+#include "daemon/backend/cuda/device_arena.h"
 #include "daemon/backend/cuda/host_arena.h"
 #include "daemon/backend/port.h"
 #include "daemon/backend/steps.h"
@@ -32,6 +33,7 @@
 #define CU_SLOTS           8u           /* requests that have begun and not ended */
 #define CU_BLOB_BYTES      (256u << 10) /* of a slot; larger plans go to the workspace, through pageable memory */
 #define CU_SCRATCH_BYTES   (24u << 20)  /* of the workspace, beside be_config's; more leaves less for partials */
+#define CU_MIRROR_BYTES    (CU_CHUNKS * CU_CHUNK_BYTES) /* 16 MiB for be_device_alloc() */
 #define CU_WORKSPACE_ALIGN 256u
 #define CU_STATUS_WORDS    512u        /* of a slot, all alike: what an abort writes, in pieces of this size */
 #define CU_HOST_BYTES      (64u << 20) /* be_config.host_bytes 0 */
@@ -149,8 +151,9 @@ struct backend {
     struct be_port port;
     struct be_facts facts;
     struct cu_options options;
-    struct cu_arena arena; /* the loop's, once open */
+    struct cu_arena arena; /* the loop's, once open, as the next two */
     int64_t arena_offset;  /* device address - host address */
+    struct cu_device_arena device_arena;
 
     /* How thread and loop meet at start and end. */
     pthread_t thread;
@@ -167,7 +170,10 @@ struct backend {
     CUcontext context;
     struct mla_kernels *kernels; /* and their few_rows */
     CUstream stream;
-    CUstream copies; /* of blobs, while another launch is on stream */
+    CUstream copies;              /* of blobs, while another launch is on stream */
+    CUstream mirrors;             /* for MIRROR */
+    CUdeviceptr mirror_memory;    /* the device arena's */
+    struct be_request *mirroring; /* the MIRROR under way; NULL: none */
     void *arena_memory;
     CUdeviceptr workspace;
     uint64_t workspace_bytes; /* of it: more than the option says, see CU_SCRATCH_BYTES */
@@ -274,6 +280,13 @@ struct cu_copy cu_ahead_copy(const struct cu_ahead *ahead);
 bool cu_ahead_is_copied(struct backend *be, struct cu_ahead *ahead);
 /* No kernel reads tables and records ahead any more, which their owner may free. */
 void cu_ahead_settle(struct backend *be);
+
+/* mirror.c: on the GPU thread. */
+CUresult cu_mirror_open(struct backend *be, const char **call); /* *call: the one that the result is of */
+void cu_mirror_close(struct backend *be);
+void cu_mirror_begin(struct backend *be, struct be_request *request);
+void cu_mirror_look(struct backend *be); /* whether it has ended */
+bool cu_mirror_has(const struct backend *be, uint64_t address);
 
 /* memory.c: on the GPU thread. 0, or positive with *err and nothing mapped. unmap: the first error, all is undone as
  * far as the driver lets. */

@@ -77,6 +77,8 @@ static int open_memory(struct backend *be, struct mla_error *err)
         call = "cuMemHostGetDevicePointer";
         r = be->cu.cuMemHostGetDevicePointer(&device, be->arena_memory, 0);
     }
+    if (r == CUDA_SUCCESS)
+        r = cu_mirror_open(be, &call);
     if (r != CUDA_SUCCESS)
         return cu_refuse(be, err, r, call, MLA_OUT_OF_MEMORY, "workspace_bytes",
                          "no memory for the workspace or the pinned host memory");
@@ -109,7 +111,7 @@ int cu_start(struct backend *be, struct mla_error *err)
         return cu_refuse(be, err, r, "cuMemGetInfo", MLA_INTERNAL, "gpu", "the GPU does not tell its memory");
     /* Kernels, workspace and rings; what the context itself takes is there before it can be asked. What others of this
      * GPU take and give back meanwhile is in the difference, too: it is no less than what is known to be taken. */
-    const uint64_t taken = be->facts.workspace_bytes + be->facts.scratch_bytes;
+    const uint64_t taken = be->facts.workspace_bytes + be->facts.scratch_bytes + CU_MIRROR_BYTES;
     be->facts.device_memory_bytes = before > after + taken ? before - after : taken;
     if (be->lost)
         *err = be->lost_error;
@@ -124,6 +126,7 @@ void cu_stop(struct backend *be)
         cu_ok(be, be->cu.cuStreamSynchronize(be->stream), "cuStreamSynchronize");
     if (be->copies && !be->lost) /* records of what was expected and did not come */
         cu_ok(be, be->cu.cuStreamSynchronize(be->copies), "cuStreamSynchronize");
+    cu_mirror_close(be);
     cu_unmap_all(be);
     cu_slots_close(be);
     if (be->arena_memory && !be->lost)
@@ -352,6 +355,16 @@ static void cuda_host_free(struct backend *be, void *memory)
     cu_arena_free(&be->arena, memory);
 }
 
+static uint64_t cuda_device_alloc(struct backend *be, size_t bytes)
+{
+    return cu_device_arena_alloc(&be->device_arena, bytes);
+}
+
+static void cuda_device_free(struct backend *be, uint64_t address, size_t bytes)
+{
+    cu_device_arena_free(&be->device_arena, address, bytes);
+}
+
 static uint64_t cuda_progress(const struct backend *be)
 {
     return be_port_progress(&be->port);
@@ -368,6 +381,8 @@ const struct be_ops be_cuda_ops = {
     .submit = cuda_submit,
     .host_alloc = cuda_host_alloc,
     .host_free = cuda_host_free,
+    .device_alloc = cuda_device_alloc,
+    .device_free = cuda_device_free,
     .fit = cuda_fit,
     .scratch_bytes = cuda_scratch_bytes,
     .progress = cuda_progress,

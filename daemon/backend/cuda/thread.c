@@ -50,6 +50,9 @@ static void run(struct backend *be, struct be_request *request)
         be_steps_end(&be->steps, request);
         be_port_done(&be->port, request, NULL);
         break;
+    case BE_MIRROR:
+        cu_mirror_begin(be, request);
+        break;
     case BE_LAUNCH:
         cu_begin(be, request);
         be_steps_others_begin(&be->steps, request->batch);
@@ -115,7 +118,7 @@ static uint64_t next_pause_ns(const struct backend *be, uint64_t now)
         return 0;
     if (be->steps.n != 0 && spin < CU_STEP_SPIN_NS) /* a layer's word comes within a worker's own kernels */
         spin = CU_STEP_SPIN_NS;
-    if (be->n_slots != 0 || be->watches.n != 0 || be->steps.n != 0)
+    if (be->n_slots != 0 || be->watches.n != 0 || be->steps.n != 0 || be->mirroring)
         return be_port_pause_ns(quiet, spin, CU_PAUSE_MIN_NS);
     return quiet < be->options.spin_ns ? 0 : BE_PORT_IDLE_NS;
 }
@@ -175,6 +178,7 @@ static void serve(struct backend *be)
     if (cu_ahead_write(be))
         return;
     cu_ahead_look(be);
+    cu_mirror_look(be);
     look_after(be, now);
     uint64_t pause = be->lost ? 0 : next_pause_ns(be, now);
     if (pause == 0)

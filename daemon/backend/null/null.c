@@ -171,8 +171,9 @@ static int null_submit(struct backend *be, struct be_request *request)
         break;
     case BE_UNWATCH:
     case BE_ABORT:
-    case BE_STEP: /* not offered, so never submitted */
+    case BE_STEP: /* not offered, so never submitted; the same below */
     case BE_STEP_END:
+    case BE_MIRROR:
         break;
     }
     report(be, &event);
