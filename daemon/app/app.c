@@ -158,14 +158,26 @@ void app_arm_timer(uv_timer_t *timer, uint64_t at_ns)
 
 /* ---- the backend ---- */
 
+/* By a clean exit. */
+static bool is_waited_for(const struct app_request *request)
+{
+    return request->be.op != BE_WATCH && request->be.op != BE_LAUNCH;
+}
+
+bool app_submit_if_room(struct app *app, struct app_request *request)
+{
+    request->be.user = request;
+    if (app->device_lost || !list_empty(&app->overflow) || be_submit(&app->be, &request->be) != 0)
+        return false;
+    app->n_requests += is_waited_for(request);
+    return true;
+}
+
 void app_submit(struct app *app, struct app_request *request)
 {
-    if (app->device_lost)
+    if (app->device_lost || app_submit_if_room(app, request))
         return;
-    request->be.user = request;
-    app->n_requests += request->be.op != BE_WATCH && request->be.op != BE_LAUNCH;
-    if (list_empty(&app->overflow) && be_submit(&app->be, &request->be) == 0)
-        return;
+    app->n_requests += is_waited_for(request);
     list_push_back(&app->overflow, &request->in_overflow);
 }
 
@@ -194,6 +206,7 @@ static void lose_device(struct app *app, const struct mla_error *error)
         net_send(peer, &notice, 0);
     }
     step_device_lost(app);
+    mirror_device_lost(app);
     service_status(app);
     app_event(app, (struct sched_event){.kind = SCHED_FATAL});
 }

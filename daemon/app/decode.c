@@ -147,7 +147,9 @@ void decode_submit(struct app_client *client, const struct net_request *request)
     client->n_jobs++;
     client->n_unanswered++;
     job_index(job);
+    struct app_table_set *tables = job->tables;
     app_event(app, (struct sched_event){.kind = SCHED_SUBMIT, .job = &job->sched});
+    mirror_used(app, tables); /* behind the job, whose launch may have gone out */
     return;
 refused:
     if (job != NULL)

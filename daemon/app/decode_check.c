@@ -267,7 +267,7 @@ static int table(struct check *c)
     if (set->pages != NULL) {
         if (d->table_ref.present)
             return refuse(c, MLA_INVALID_ARGUMENT, "table_ref", 0, 0, "the table set has pages of its own");
-        c->job->abi.table = set->pages_address;
+        c->job->abi.table = mirror_address(set);
         c->job->table_entries_per_seq = set->entries_per_seq;
         return 0;
     }

@@ -292,6 +292,8 @@ static void render_work(struct out *o, const struct metrics *m)
            "Those launches; a layer may have several, and share them with layers of other steps.", m->step_launches);
     single(o, "mlad_step_launches_ahead_total", MLA_METRIC_COUNTER,
            "Of those, the ones whose prepare kernel had run before their words came.", m->step_launches_ahead);
+    single(o, "mlad_table_mirror_uses_total", MLA_METRIC_COUNTER,
+           "Decodes and captured steps whose page tables were read from the copy on the device.", m->mirror_uses);
     histogram(o, "mlad_batch_jobs", "Jobs per launch.", &m->batch_jobs, job_bounds, N_JOB_BOUNDS);
     single(o, "mlad_batches_total", MLA_METRIC_COUNTER, "Launches of jobs.", m->batches);
     single(o, "mlad_few_rows_batches_total", MLA_METRIC_COUNTER, "Of those, the ones by the kernels for few rows.",
@@ -393,6 +395,8 @@ static void render_state(struct out *o, const struct metrics_gauges *g)
     single(o, "mlad_published_caches", MLA_METRIC_GAUGE, "Published caches.", g->published);
     single(o, "mlad_attachments", MLA_METRIC_GAUGE, "Attachments to published caches.", g->attachments);
     single(o, "mlad_table_sets", MLA_METRIC_GAUGE, "Table sets held.", g->table_sets);
+    single(o, "mlad_table_mirror_bytes", MLA_METRIC_GAUGE, "Of their page tables, what has a copy on the device.",
+           g->mirror_bytes);
     family(o, "mlad_jobs", MLA_METRIC_GAUGE, "Jobs in flight, by state.", 4);
     sample(o, "", (double)g->jobs_waiting, "state=\"waiting\"");
     sample(o, "", (double)g->jobs_queued, "state=\"queued\"");
@@ -400,7 +404,8 @@ static void render_state(struct out *o, const struct metrics_gauges *g)
     sample(o, "", (double)g->jobs_running, "state=\"running\"");
     single(o, "mlad_workspace_bytes", MLA_METRIC_GAUGE, "Memory for partials.", g->workspace_bytes);
     single(o, "mlad_device_memory_bytes", MLA_METRIC_GAUGE,
-           "Memory of the GPU that mlad holds while idle: context, kernels, workspace.", g->device_memory_bytes);
+           "Memory of the GPU that mlad holds while idle: context, kernels, workspace, copies of page tables.",
+           g->device_memory_bytes);
     single(o, "mlad_units", MLA_METRIC_GAUGE, "Units that the planner fills.", g->units);
     single(o, "mlad_connections_accepted_total", MLA_METRIC_COUNTER, "Connections accepted.", g->accepted);
     single(o, "mlad_connections_refused_total", MLA_METRIC_COUNTER, "Connections refused.", g->refused);

@@ -58,7 +58,8 @@ struct metrics {
     uint64_t step_launches, step_launches_ahead, step_launch_ns, step_predicted_ns; /* of launches of layers */
     uint64_t stage_ns[METRICS_STAGES];                                              /* of stage_jobs jobs */
     uint64_t stage_jobs;
-    uint64_t stages; /* plans made; more than batches when a job left one that was staged */
+    uint64_t mirror_uses; /* decodes and steps that named a copy of their page tables */
+    uint64_t stages;      /* plans made; more than batches when a job left one that was staged */
     uint64_t plans_failed;
 };
 
@@ -70,7 +71,7 @@ struct metrics_client {
 
 /* Values that others own, read when rendering. */
 struct metrics_gauges {
-    uint64_t clients, regions, mapped_bytes, caches, published, attachments, table_sets;
+    uint64_t clients, regions, mapped_bytes, caches, published, attachments, table_sets, mirror_bytes;
     uint64_t jobs_waiting, jobs_queued, jobs_staged, jobs_running;
     uint64_t uptime_us, workspace_bytes, device_memory_bytes, units;
     uint64_t accepted, refused, closed, frames_in, frames_out, bytes_in, bytes_out;

@@ -183,6 +183,7 @@ static void fill_gauges(const struct app *app, struct metrics_gauges *g)
         .published = totals.published,
         .attachments = totals.attachments,
         .table_sets = totals.table_sets,
+        .mirror_bytes = app->mirror_bytes,
         .jobs_waiting = counts.waiting,
         .jobs_queued = counts.queued,
         .jobs_staged = counts.staged,

@@ -150,6 +150,13 @@ struct app_weight {
     uint64_t cost, load_ns, kernels;
 };
 
+/*  UNUSED   no request has named the set
+ *  USED     one has, or more, and there is no copy
+ *  COPYING  the backend has the MIRROR
+ *  THERE    requests name the copy
+ *  REFUSED  the backend did not make one, and is not asked again */
+enum app_mirror { MIRROR_UNUSED, MIRROR_USED, MIRROR_COPYING, MIRROR_THERE, MIRROR_REFUSED };
+
 struct app_table_set {
     struct app_object object;
     uint64_t id;     /* the client's */
@@ -160,6 +167,8 @@ struct app_table_set {
     uint32_t *pages; /* backend host memory, or NULL */
     uint64_t pages_address;
     uint64_t n_pages;
+    enum app_mirror mirror;
+    uint64_t mirror_address;         /* 0: none */
     uint64_t bytes;                  /* charged to the client */
     uint64_t tokens;                 /* sum of q_len */
     uint32_t max_entries;            /* that a sequence needs */
@@ -330,7 +339,9 @@ struct app {
     struct app_plan_room plan_room;
     uint64_t n_plans, n_plan_uses;
     struct app_host_pool host_pool;
-    struct list steps; /* app_template.in_app: steps in flight */
+    struct app_request mirroring; /* the MIRROR under way; owner: the table set, NULL: none */
+    uint64_t mirror_bytes;        /* of tables that have a copy, or are to */
+    struct list steps;            /* app_template.in_app: steps in flight */
     uint32_t n_steps;
     uint64_t n_weighed;         /* counts of weights: batch.c */
     uint64_t memory_generation; /* grows when a region or cache that requests may name goes, comes back or moves */
@@ -353,6 +364,8 @@ void app_arm_timer(uv_timer_t *timer, uint64_t at_ns);
 size_t app_poll_backend(struct app *app);
 /* To the backend, in order, also while its ring is full; dropped once the device is lost. */
 void app_submit(struct app *app, struct app_request *request);
+/* The same for what may as well be left: false where it would have to wait in line, or the device is lost. */
+bool app_submit_if_room(struct app *app, struct app_request *request);
 void app_drain(struct app *app, uint64_t deadline_us);
 
 /* ---- turn.c: how long the loop lets others wait ---- */
@@ -445,6 +458,15 @@ void tables_put(struct app_client *client, const struct net_request *request);
 void tables_drop(struct app_client *client, const struct net_request *request);
 void tables_leave(struct app_client *client, struct app_table_set *set);
 void tables_release(struct app *app, struct app_table_set *set);
+
+/* ---- mirror.c: copies of page tables in the device's memory ---- */
+/* Of a set that has pages: where the records of a request find them. */
+uint64_t mirror_address(const struct app_table_set *set);
+/* A request that names the set is on its way. */
+void mirror_used(struct app *app, struct app_table_set *set);
+void mirror_release(struct app *app, struct app_table_set *set);
+/* Before the scheduler hears of it. */
+void mirror_device_lost(struct app *app);
 
 /* ---- decode.c, decode_check.c ---- */
 void decode_submit(struct app_client *client, const struct net_request *request);

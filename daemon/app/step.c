@@ -297,6 +297,7 @@ static void begin(struct app_template *t, uint64_t request_id, uint64_t timeout_
     t->request.done = on_ended;
     t->request.owner = t;
     app_submit(app, &t->request);
+    mirror_used(app, t->tables);
 }
 
 /* The graph may be under way: its waits end, and the template with them. */

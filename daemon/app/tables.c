@@ -182,6 +182,7 @@ void tables_release(struct app *app, struct app_table_set *set)
     struct app_client *client = set->client;
     client->n_table_sets--;
     client->queued_bytes -= set->bytes;
+    mirror_release(app, set);
     set_free(app, set);
     client_maybe_free(client);
 }

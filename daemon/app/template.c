@@ -243,13 +243,25 @@ static int resolve(struct app_template *t, uint64_t table_set, struct mla_error 
     return 0;
 }
 
+/* The set's pages may have been copied since. */
+static void renew_tables(struct app_template *t)
+{
+    if (t->tables->pages == NULL)
+        return;
+    uint64_t address = mirror_address(t->tables);
+    for (uint32_t i = 0; i < t->n_layers && t->layers[i].job.table != address; i++)
+        t->layers[i].job.table = address;
+}
+
 int template_resolve(struct app_template *t, uint64_t table_set, struct mla_error *err)
 {
     struct app_table_set *set;
     HASH_FIND(hh, t->client->table_sets, &table_set, sizeof(table_set), set);
     if (t->generation == t->client->app->memory_generation && set != NULL && set == t->tables &&
-        set->serial == t->tables_serial)
+        set->serial == t->tables_serial) {
+        renew_tables(t);
         return 0;
+    }
     return resolve(t, table_set, err);
 }
 

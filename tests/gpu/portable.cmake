@@ -7,7 +7,7 @@ foreach(theme lengths tails output faults layouts numerics splits masks words re
   list(APPEND mlad_tests_of backend_${theme})
 endforeach()
 list(APPEND mlad_tests_of test_backend_cuda_memory test_client_cuda)
-foreach(subject workers memory time deaths faults few_rows plans steps recover)
+foreach(subject workers memory time deaths faults few_rows plans steps tables recover)
   list(APPEND mlad_tests_of test_gpu_${subject})
 endforeach()
 

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "tests/support/check_main.h"
-#include "tests/support/fake_cuda/fake_cuda.h"
 
 #define WAIT_MS (60000 * TEST_SLOW)
 
@@ -215,14 +214,20 @@ void gpu_daemon_stop(struct daemon *d, int exit_code)
     ck_assert_msg(open_now[0] == '\0', "the daemon has left open: %s", open_now);
 }
 
+struct mla_fake_report gpu_daemon_report(const struct daemon *d)
+{
+    struct mla_fake_report report;
+    ck_assert_int_eq(mla_fake_report_read(files, d->pid, &report), 0);
+    return report;
+}
+
 const char *gpu_daemon_memory(const struct daemon *d)
 {
     static char text[256];
-    struct mla_fake_report report;
     text[0] = '\0';
     if (!gpu_is_fake())
         return text;
-    ck_assert_int_eq(mla_fake_report_read(files, d->pid, &report), 0);
+    struct mla_fake_report report = gpu_daemon_report(d);
     if (report.ipc_mappings + report.ipc_opens + report.vmm_handles + report.vmm_reservations + report.vmm_mappings !=
         0)
         snprintf(text, sizeof(text),

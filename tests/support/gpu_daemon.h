@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "tests/support/daemon_fixture.h"
+#include "tests/support/fake_cuda/fake_cuda.h"
 #include "tests/support/worker.h"
 
 /* ---- processes ---- */
@@ -50,6 +51,9 @@ void gpu_daemon_stop(struct daemon *d, int exit_code);
 
 /* Fake driver: what the daemon has open of others' memory ("" for nothing); real: always "". Static storage. */
 const char *gpu_daemon_memory(const struct daemon *d);
+
+/* Of the daemon's driver, which must be the fake one. */
+struct mla_fake_report gpu_daemon_report(const struct daemon *d);
 
 /* Reads over a connection of the caller's. */
 uint64_t gpu_jobs_running(struct mla_client *client);

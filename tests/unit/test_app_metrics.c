@@ -325,6 +325,8 @@ static const struct {
     {"mlad_published_caches", "", &gauges.published},
     {"mlad_attachments", "", &gauges.attachments},
     {"mlad_table_sets", "", &gauges.table_sets},
+    {"mlad_table_mirror_bytes", "", &gauges.mirror_bytes},
+    {"mlad_table_mirror_uses_total", "", &metrics.mirror_uses},
     {"mlad_jobs", "state=\"waiting\"", &gauges.jobs_waiting},
     {"mlad_jobs", "state=\"queued\"", &gauges.jobs_queued},
     {"mlad_jobs", "state=\"staged\"", &gauges.jobs_staged},

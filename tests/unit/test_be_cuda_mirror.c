@@ -324,6 +324,34 @@ START_TEST(beside_launches)
 }
 END_TEST
 
+/* Nor do records that are copied beside a launch. */
+START_TEST(beside_copies_of_records)
+{
+    ck_assert_int_eq(setenv("MLA_CUDA_BLOB", "copied", 1), 0);
+    struct rig rig = cuda_rig();
+    struct pair p = pair_new(&rig, 100000);
+    struct dc *c[2] = {new_case(&rig), new_case(&rig)};
+    struct ticket t = ticket_of(p.from, p.to, p.bytes);
+    dc_run(c[0]);
+    for (int i = 0; i < 2; i++)
+        dc_ready(c[i]);
+    ck_assert(cuda_fake_rules("copy@1=delay 1000;kernel=delay 20"));
+    rig_submit(&rig, &t);
+    for (int i = 0; i < 2; i++)
+        dc_submit(c[i]);
+    for (int i = 0; i < 2; i++)
+        dc_wait(c[i]);
+    ck_assert_uint_eq(t.ended_at, 0);
+    rig_wait(&rig, &t);
+    for (int i = 0; i < 2; i++) {
+        dc_check_all(c[i]);
+        dc_free(c[i]);
+    }
+    pair_free(&rig, &p);
+    rig_close(&rig);
+}
+END_TEST
+
 /* ---- layers ---- */
 
 static void layers_run(struct stepper *s)
@@ -386,5 +414,6 @@ MLA_SUITE(be_cuda_mirror)
     tc = mla_tcase(suite, "launches");
     tcase_add_loop_test(tc, the_address_changes, 0, 4);
     tcase_add_test(tc, beside_launches);
+    tcase_add_test(tc, beside_copies_of_records);
     tcase_add_loop_test(tc, layers_in_turn, 0, 2);
 }

@@ -33,7 +33,7 @@
 #define CU_SLOTS           8u           /* requests that have begun and not ended */
 #define CU_BLOB_BYTES      (256u << 10) /* of a slot; larger plans go to the workspace, through pageable memory */
 #define CU_SCRATCH_BYTES   (24u << 20)  /* of the workspace, beside be_config's; more leaves less for partials */
-#define CU_MIRROR_BYTES    (CU_CHUNKS * CU_CHUNK_BYTES) /* 16 MiB for be_device_alloc() */
+#define CU_MIRROR_BYTES    ((size_t)CU_CHUNKS * CU_CHUNK_BYTES) /* for be_device_alloc() */
 #define CU_WORKSPACE_ALIGN 256u
 #define CU_STATUS_WORDS    512u        /* of a slot, all alike: what an abort writes, in pieces of this size */
 #define CU_HOST_BYTES      (64u << 20) /* be_config.host_bytes 0 */

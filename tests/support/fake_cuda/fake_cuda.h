@@ -81,6 +81,8 @@ struct mla_fake_report {
     uint64_t programmatic;  /* launches that may begin before what is in front has ended; here none does */
     uint64_t inline_bytes;  /* parameters of launches that had their blob with them, as the kernels declare them */
     uint64_t fetched_bytes; /* of blobs that kernels brought from where they were written */
+    uint64_t host_tables;   /* jobs of decode kernels that were executed, by where their page tables lie */
+    uint64_t device_tables;
 #define MLA_FAKE_MEMBER(name) uint64_t name;
     MLA_FAKE_RESOURCES(MLA_FAKE_MEMBER)
 #undef MLA_FAKE_MEMBER

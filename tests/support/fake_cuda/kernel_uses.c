@@ -53,6 +53,22 @@ static bool is_readable(const struct fake_op *op, uint64_t address, uint64_t byt
     return fine;
 }
 
+static void count_tables(const struct mla_abi_job *job)
+{
+    fake_lock();
+    const struct fake_range *range = job->table != 0 ? fake_range_find(job->table) : NULL;
+    if (range && range->block)
+        FAKE_COUNT(device_tables, 1);
+    else if (range)
+        FAKE_COUNT(host_tables, 1);
+    fake_unlock();
+}
+
+static bool is_decode(enum fake_kernel kernel)
+{
+    return kernel == FAKE_DECODE || kernel == FAKE_DECODE_UNITS;
+}
+
 /* Private until the end, since others look through the op's uses under the lock. */
 void fake_kernel_uses(struct fake_op *op, bool executing)
 {
@@ -85,6 +101,8 @@ void fake_kernel_uses(struct fake_op *op, bool executing)
         bool known = l->n_jobs > 0 && is_readable(op, l->jobs, jobs_bytes, executing);
         for (uint32_t j = 0; known && j < l->n_jobs; j++)
             use_job(&found, &jobs[j]);
+        for (uint32_t j = 0; known && executing && is_decode(op->kernel.function->kernel) && j < l->n_jobs; j++)
+            count_tables(&jobs[j]);
         known = known && l->n_seqs > 0 && is_readable(op, l->seqs, seqs_bytes, executing);
         for (uint32_t s = 0; known && s < l->n_seqs; s++)
             if (seqs[s].job < l->n_jobs)
