@@ -306,7 +306,7 @@ START_TEST(beside_launches)
     struct dc *c = new_case(&rig);
     dc_run(c);
     struct ticket t = ticket_of(p.from, p.to, p.bytes);
-    ck_assert(cuda_fake_rules("copy=delay 400"));
+    ck_assert(cuda_fake_rules("copy=delay 1000"));
     rig_submit(&rig, &t);
     dc_run(c);
     ck_assert_uint_eq(t.ended_at, 0);
@@ -335,8 +335,11 @@ START_TEST(beside_copies_of_records)
     dc_run(c[0]);
     for (int i = 0; i < 2; i++)
         dc_ready(c[i]);
-    ck_assert(cuda_fake_rules("copy@1=delay 1000;kernel=delay 20"));
+    struct mla_fake_report before, now;
+    ck_assert(cuda_fake_report(&before));
+    ck_assert(cuda_fake_rules("copy@1=delay 2000;kernel=delay 20"));
     rig_submit(&rig, &t);
+    WAIT_UNTIL(&rig, cuda_fake_report(&now) && now.calls[MLA_FAKE_copy] > before.calls[MLA_FAKE_copy]);
     for (int i = 0; i < 2; i++)
         dc_submit(c[i]);
     for (int i = 0; i < 2; i++)

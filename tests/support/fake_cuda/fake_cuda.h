@@ -86,7 +86,7 @@ struct mla_fake_report {
 #define MLA_FAKE_MEMBER(name) uint64_t name;
     MLA_FAKE_RESOURCES(MLA_FAKE_MEMBER)
 #undef MLA_FAKE_MEMBER
-    uint64_t calls[MLA_FAKE_CALLS];
+    uint64_t calls[MLA_FAKE_CALLS]; /* of what streams execute: begun, the rules for it are chosen */
 };
 
 /* Of the process itself (exported by the library). */

@@ -142,6 +142,8 @@ CUresult fake_inject(enum mla_fake_call call)
         if (applies(&rules[i], call) && n < HITS_MAX)
             hits[n++] = rules[i];
     pthread_mutex_unlock(&rules_lock);
+    if (call >= MLA_FAKE_kernel) /* entry points are counted when they are called */
+        FAKE_COUNT(calls[call], 1);
 
     for (int i = 0; i < n; i++) {
         switch (hits[i].action) {
