@@ -145,8 +145,8 @@ __device__ __forceinline__ void scores(float (&S)[32], const Queries &a, uint32_
     __syncwarp(); /* what follows does not move up between the products */
 }
 
-/* References of rows whose maximum is too far above them; bits of the blocks of 8 rows with such rows. What older sums
- * are to be multiplied by goes into the stage, for PV. */
+/* References of rows whose maximum is too far above them; bits of the blocks of 8 rows with such rows, but for rows that
+ * had none: what follows is zeros. What older sums are to be multiplied by goes into the stage, for PV. */
 __device__ __forceinline__ uint32_t raise_references(uint32_t references, uint32_t factors, float (&top)[2],
                                                      float (&reference)[2])
 {
@@ -156,7 +156,7 @@ __device__ __forceinline__ uint32_t raise_references(uint32_t references, uint32
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float next = top[r] > reference[r] + kLag ? top[r] + kAbove : reference[r];
-        if (__any_sync(~0u, next != reference[r]))
+        if (__any_sync(~0u, next != reference[r] && reference[r] != kNoReference))
             changed |= 1u << r;
         if ((thread_of_group() & 3) == 0) {
             store_shared_f32(at + 32 * r, next);

@@ -161,7 +161,7 @@ __device__ __forceinline__ void raise_references(uint32_t window, uint32_t facto
     float next = top > before + kLag ? top + kAbove : before;
     store_shared_f32(window + smem::reference + t * 4, next);
     store_shared_f32(factors + t * 4, ex2(before - next));
-    uint32_t rows = __ballot_sync(~0u, next != before), bits = 0;
+    uint32_t rows = __ballot_sync(~0u, next != before && before != kNoReference), bits = 0;
 #pragma unroll
     for (uint32_t block = 0; block < 4; block++)
         if (rows >> 8 * block & 0xff)
