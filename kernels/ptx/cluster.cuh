@@ -20,6 +20,12 @@ __device__ __forceinline__ void cluster_arrive()
     asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
 }
 
+/* Where nothing but barriers that mbarrier_init_fence() made visible is for the other CTAs. */
+__device__ __forceinline__ void cluster_arrive_relaxed()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
 __device__ __forceinline__ void cluster_wait()
 {
     asm volatile("barrier.cluster.wait.aligned;" ::: "memory");

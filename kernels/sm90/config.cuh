@@ -139,7 +139,7 @@ constexpr int kBarPv = 1; /* + group */
 constexpr int kBarQk = 3; /* + group */
 constexpr int kBarPvAll = 5;
 constexpr int kBarQkAll = 6;
-constexpr int kBarTurn = 8; /* + group: the running reference is this group's */
+constexpr int kBarTurn = 8; /* + group: the running reference is this group's, and it may make P (softmax.cuh) */
 
 constexpr float kLag = MLA_SM90_LAG;
 constexpr float kHeadroom = MLA_SM90_HEADROOM;

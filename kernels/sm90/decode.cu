@@ -31,31 +31,20 @@ extern "C" __global__ void __cluster_dims__(MLA_SM90_CLUSTER, 1, 1) __launch_bou
                 store_shared_u32(window + smem::raises + 4 * i, 0);
         mbarrier_init_fence();
     }
+    cluster_arrive_relaxed();
     grid_wait();
+    /* Pages and Q are asked for at the same time, and who needs them waits for them. */
     Cursor &cursor = *reinterpret_cast<Cursor *>(raw + (smem::cursor - smem::base));
-    if (tid == 256) {
-        cursor.unit = first_unit(launch, 0);
-        cursor.end = first_unit(launch, 1);
-        cursor.map = cursor.unit != cursor.end ? unit_at(launch, cursor.unit).map : 0; /* acquired below */
-        enter(launch, cursor);
+    if (tid < 32) {
+        begin_loads(launch, cursor, tid);
+    } else {
+        if (tid >= 256 && first_unit(launch, 0) != first_unit(launch, 1))
+            begin_unit(unit_at(launch, first_unit(launch, 0)), 0);
+        cluster_wait();
     }
-    /* Page ids are asked for before Q, which the scores need no sooner than the first page. */
-    bool reads_ids = tid >= 256 && tid < 288, works = first_unit(launch, 0) != first_unit(launch, 1);
-    if (reads_ids) {
-        __syncwarp();
-        refill(launch, cursor, 0, 2 * kRefill, tid - 256);
-    }
-    if (tid >= 256 && works)
-        begin_unit(unit_at(launch, first_unit(launch, 0)), 0);
-    if (reads_ids)
-        cp_async_wait_all();
-    else if ((tid == 288 || tid == 320) && works)
-        tensormap_acquire(unit_at(launch, first_unit(launch, 0)).map + (tid == 288 ? 0 : 128));
-    __syncthreads();
-    cluster_arrive();
-    cluster_wait();
     if (tid < 256) {
         registers_grow<kRegistersPv>();
+        named_sync(kBarPvAll, 256); /* the load ring is there */
         pv_role(launch);
     } else {
         registers_shrink<kRegistersQk>();

@@ -72,6 +72,8 @@ __device__ __forceinline__ void refill(const mla_sm90_launch &launch, Cursor &c,
     }
 }
 
+static_assert(kRefill / 2 + kRefill - kStages >= kRefill, "refilled half a kRefill behind, needed kStages early");
+
 /* True for one thread of a converged warp. Which is known to the compiler to be one: behind a comparison of thread
  * numbers it issues copies in a loop over the lanes. */
 __device__ __forceinline__ bool elect_one()
@@ -107,6 +109,29 @@ __device__ __forceinline__ void load_page(uint32_t window, uint32_t g)
     tma_load_3d_multicast(to + 2 * rank * kBox, map, 256 * static_cast<int>(rank), 0, page, full, 3);
     tma_load_3d_multicast(to + (2 * rank + 1) * kBox, map, 256 * static_cast<int>(rank) + 128, 0, page, full, 3);
     tma_load_3d_multicast(to + kRope + rank * 2048, map + 128, 512, 32 * static_cast<int>(rank), page, full, 3);
+}
+
+/* One warp of those that load pages: the cursor, the ring, and the first pages, for which it meets the cluster. */
+__device__ __forceinline__ void begin_loads(const mla_sm90_launch &launch, Cursor &c, uint32_t lane)
+{
+    if (lane == 0) {
+        c.unit = first_unit(launch, 0);
+        c.end = first_unit(launch, 1);
+        c.map = c.unit != c.end ? unit_at(launch, c.unit).map : 0; /* acquired below */
+        enter(launch, c);
+    }
+    __syncwarp();
+    const uint64_t map = c.map;
+    refill(launch, c, 0, 2 * kRefill, lane);
+    if (lane < 2 && map != 0)
+        tensormap_acquire(map + lane * 128);
+    cp_async_wait_all();
+    cluster_wait();
+    __syncwarp();
+    if (elect_one())
+#pragma unroll 1
+        for (uint32_t g = 0; g < kStages; g++)
+            load_page(window_of_cta(), g);
 }
 
 /* One arrival of a warpgroup at an "empty" barrier of all CTAs of the cluster. */

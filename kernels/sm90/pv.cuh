@@ -202,10 +202,9 @@ __device__ __forceinline__ void multiply(float (&o)[16], const uint32_t (&a)[4],
 /* O += V^T P of kAtOnce blocks of a page: 64 channels x all rows x 32 keys at a time, since each instruction waits for
  * those of the other groups, however small it is. */
 template <int first>
-__device__ __forceinline__ void products(float (&o)[kBlocks][kValues], const Fragments &a, uint32_t stage)
+__device__ __forceinline__ void products(float (&o)[kBlocks][kValues], const Fragments &a, uint32_t p)
 {
     constexpr uint64_t layout = wgmma_layout(512, WGMMA_SWIZZLE_64);
-    uint32_t p = uniform(wgmma_place(smem::p + kPData + stage * kPStage));
     wgmma_fence();
 #pragma unroll
     for (int ks = 0; ks < 2; ks++)
@@ -218,9 +217,11 @@ __device__ __forceinline__ void products(float (&o)[kBlocks][kValues], const Fra
 
 /* What a PV thread knows of its unit. */
 struct Progress {
+    uint32_t v; /* address of the thread's fragments in the first stage */
     uint32_t cursor;
     uint32_t flags; /* of the last page */
     uint32_t done;  /* pages */
+    uint32_t p;     /* place of the page's P, uniform */
 };
 
 __device__ __forceinline__ uint32_t p_of_page(uint32_t cursor)
@@ -228,9 +229,9 @@ __device__ __forceinline__ uint32_t p_of_page(uint32_t cursor)
     return window_of_cta() + smem::p + cursor % kStages * kPStage;
 }
 
-__device__ __forceinline__ uint32_t v_of_page(uint32_t cursor)
+__device__ __forceinline__ uint32_t v_of_page(const Progress &at)
 {
-    return window_of_cta() + smem::k + v_of_thread() + cursor % kStages * kKBytes;
+    return at.v + at.cursor % kStages * kKBytes;
 }
 
 /* seen: of permute(). */
@@ -248,10 +249,11 @@ __device__ __forceinline__ void begin_page(const mla_sm90_launch &launch, float 
     const uint32_t window = window_of_cta();
     uint32_t stage = at.cursor % kStages, parity = at.cursor / kStages & 1;
     mbarrier_wait(window + smem::k_full + 8 * stage, parity);
-    load_v(v_of_page(at.cursor), a);
+    load_v(v_of_page(at), a);
     uint32_t seen = permute(a);
     if (kAtOnce == kBlocks)
         give_back_k(launch, at.cursor, seen);
+    at.p = uniform(wgmma_place(smem::p + kPData + stage * kPStage)); /* now: with P there, products begin at once */
     if (kPromotion)
         promote<v>(launch, o, at.done);
     at.done++;
@@ -285,7 +287,7 @@ __device__ __forceinline__ void second_half(const mla_sm90_launch &launch, float
                                             const Progress &at)
 {
     Fragments b;
-    load_v(v_of_page(at.cursor) + kBox, b);
+    load_v(v_of_page(at) + kBox, b);
     wgmma_wait<0>();
     uint32_t seen = permute(b);
 #pragma unroll
@@ -294,7 +296,7 @@ __device__ __forceinline__ void second_half(const mla_sm90_launch &launch, float
     give_back_k(launch, at.cursor, seen);
     if (at.flags & kFlagMasked)
         scrub(a);
-    products<kBlocks - kAtOnce>(o, a, at.cursor % kStages);
+    products<kBlocks - kAtOnce>(o, a, at.p);
 }
 
 /* Under the products of every other page the group's leader waits for the stage of this page to be given back by all,
@@ -302,8 +304,8 @@ __device__ __forceinline__ void second_half(const mla_sm90_launch &launch, float
 __device__ __forceinline__ void end_page(const mla_sm90_launch &launch, float (&o)[kBlocks][kValues], Fragments &a,
                                          Progress &at)
 {
-    const uint32_t window = window_of_cta();
-    products<0>(o, a, at.cursor % kStages);
+    products<0>(o, a, at.p);
+    const uint32_t window = window_of_cta(); /* read before, it would delay them */
     if (kAtOnce != kBlocks)
         second_half(launch, o, a, at);
     if ((at.cursor & 1) == group() && thread_of_group() < 32 && elect_one())
@@ -328,13 +330,10 @@ __device__ __forceinline__ void end_page(const mla_sm90_launch &launch, float (&
 /* Registers hold O and little else: which unit it is, and whether there is another, comes with P and the scales. */
 __device__ __forceinline__ void pv_role(const mla_sm90_launch &launch)
 {
-    if (group() == 0 && thread_of_group() < 32 && elect_one())
-#pragma unroll 1
-        for (uint32_t i = 0; i < kStages; i++)
-            load_page(window_of_cta(), i);
     if (first_unit(launch, 0) == first_unit(launch, 1))
         return;
-    Progress at = {0, 0, 0};
+    Progress at = {window_of_cta() + smem::k + v_of_thread(), 0, 0, 0, 0};
+    asm volatile("" : "+r"(at.v)); /* else it is computed anew on every page */
     bool last;
 #pragma unroll 1
     do {

@@ -115,8 +115,9 @@ __device__ __forceinline__ void qk_role(const mla_sm90_launch &launch, Cursor &c
         take_q(a);
 #pragma unroll 1
         for (uint32_t g = first + ((first ^ group()) & 1); static_cast<int32_t>(end - g) > 0; g += 2) {
-            if (group() == 0 && g % kRefill == 0 && thread_of_group() < 32)
-                refill(launch, cursor, g + 2 * kRefill, kRefill, thread_of_group());
+            /* Half a kRefill late: the first page waits for nothing that it does not need. */
+            if (group() == 0 && g % kRefill == kRefill / 2 && thread_of_group() < 32)
+                refill(launch, cursor, g + kRefill * 3 / 2, kRefill, thread_of_group());
             bool masked = g >= mask_from;
             uint32_t flags = of_unit | (masked ? kFlagMasked : 0) | (g + 1 == end ? kFlagLast : 0);
             qk_page(window, a, {g, masked, flags}, c, state);

@@ -145,8 +145,8 @@ __device__ __forceinline__ void scores(float (&S)[32], const Queries &a, uint32_
     __syncwarp(); /* what follows does not move up between the products */
 }
 
-/* References of rows whose maximum is too far above them; bits of the blocks of 8 rows with such rows, but for rows that
- * had none: what follows is zeros. What older sums are to be multiplied by goes into the stage, for PV. */
+/* References of rows whose maximum is too far above them; bits of the blocks of 8 rows with such rows, but for rows
+ * that had none: what follows is zeros. What older sums are to be multiplied by goes into the stage, for PV. */
 __device__ __forceinline__ uint32_t raise_references(uint32_t references, uint32_t factors, float (&top)[2],
                                                      float (&reference)[2])
 {
@@ -271,8 +271,6 @@ __device__ __forceinline__ void qk_page(uint32_t window, const Queries &a, const
     reference[1] = load_shared_f32(at + 32);
     if (__any_sync(~0u, top[0] > reference[0] + kLag || top[1] > reference[1] + kLag))
         flags |= raise_references(window + smem::reference, p + (rank ? p_factors(1) : p_factors(0)), top, reference);
-    named_arrive(kBarTurn + (group() ^ 1), 256);
-    __syncwarp();
     follow(reference, state);
     float offset[2] = {kHeadroom - state.reference[0], kHeadroom - state.reference[1]};
 #pragma unroll
@@ -280,6 +278,8 @@ __device__ __forceinline__ void qk_page(uint32_t window, const Queries &a, const
         exponentials(S, c, offset, state, i);
     store_p(p, rank, state, flags);
     named_sync(kBarQk + group(), 128);
+    /* Not before: so one group's exponentials are under the other's products, and never both at the same time. */
+    named_arrive(kBarTurn + (group() ^ 1), 256);
     if (thread_of_group() < 32 && elect_one()) {
         uint32_t full = window + smem::p_full + 8 * stage, piece = p + (rank ? p_piece(1) : p_piece(0));
         mbarrier_arrive_expect(full, (kCtas - 1) * kPSent);
