@@ -145,6 +145,12 @@ __device__ __forceinline__ void scores(float (&S)[32], const Queries &a, uint32_
     __syncwarp(); /* what follows does not move up between the products */
 }
 
+/* Whether some row of the warp has a maximum too far above its reference. */
+__device__ __forceinline__ bool is_above(const float (&top)[2], const float (&reference)[2])
+{
+    return __any_sync(~0u, top[0] > reference[0] + kLag || top[1] > reference[1] + kLag);
+}
+
 /* References of rows whose maximum is too far above them; bits of the blocks of 8 rows with such rows, but for rows
  * that had none: what follows is zeros. What older sums are to be multiplied by goes into the stage, for PV. */
 __device__ __forceinline__ uint32_t raise_references(uint32_t references, uint32_t factors, float (&top)[2],
@@ -266,10 +272,11 @@ __device__ __forceinline__ void qk_page(uint32_t window, const Queries &a, const
     top[0] *= c;
     top[1] *= c;
     uint32_t flags = page.flags, at = place_of_row(window + smem::reference);
+    const bool above = !kAsksAhead || is_above(top, state.reference);
     named_sync(kBarTurn + group(), 256);
     reference[0] = load_shared_f32(at);
     reference[1] = load_shared_f32(at + 32);
-    if (__any_sync(~0u, top[0] > reference[0] + kLag || top[1] > reference[1] + kLag))
+    if (above && is_above(top, reference))
         flags |= raise_references(window + smem::reference, p + (rank ? p_factors(1) : p_factors(0)), top, reference);
     follow(reference, state);
     float offset[2] = {kHeadroom - state.reference[0], kHeadroom - state.reference[1]};
