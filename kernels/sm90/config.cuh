@@ -32,7 +32,8 @@ constexpr uint32_t kRows = MLA_SM90_ROWS; /* of a CTA, of which it makes P */
 static_assert(kRows == 64 || kRows == 48 || kRows == 32, "as products are written");
 
 constexpr uint32_t kThreads = 512;
-constexpr uint32_t kRegistersPv = kRows == 64 ? 184 : 176;
+constexpr bool kNarrowPair = MLA_SM90_CLUSTER == 2 && kRows == 48;
+constexpr uint32_t kRegistersPv = kRows == 64 ? 184 : kNarrowPair ? 152 : 176; /* a thread */
 constexpr uint32_t kRegistersQk = 256 - kRegistersPv;
 
 constexpr uint32_t kPage = 64;                     /* keys */
@@ -72,8 +73,8 @@ __host__ __device__ constexpr uint32_t p_flags(uint32_t block)
  * only have risen: its maxima are then not computed in its turn. Measured: 0.7 % for 128 rows, -1 % for 96. */
 constexpr bool kAsksAhead = kCtas * kRows == 128;
 
-/* k-steps of 32 channels, of 18, for which the QK threads keep Q in registers. */
-constexpr int kQSteps = 2;
+/* k-steps of 32 channels, of 18, for which the QK threads keep Q in registers: as many as there is room for. */
+constexpr int kQSteps = kNarrowPair ? 8 : kRows == 48 ? 3 : 2;
 
 /* Pages in which all of O has once left the tensor cores' accumulators, see promote.cuh. With MLA_SM90_PROMOTION 0 it
  * never does, for measuring what that costs. */
