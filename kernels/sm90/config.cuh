@@ -39,7 +39,7 @@ constexpr uint32_t kRegistersQk = 256 - kRegistersPv;
 constexpr uint32_t kPage = 64;                     /* keys */
 constexpr uint32_t kStages = 4;                    /* of K and of P */
 constexpr uint32_t kQRows = kRows == 32 ? 32 : 64; /* of Q in a product of scores; what lies behind kRows is nobody's */
-constexpr uint32_t kRefill = 16; /* entries of the load ring that are written at a time, 2 * kRefill pages ahead */
+constexpr uint32_t kRefill = 16; /* entries of the load ring that are written at a time, at least as many pages early */
 constexpr uint32_t kLoadRing = 64;
 
 /* O of a PV thread: values of blocks of 64 channels, of which a group has kBlocks, for the rows of a cluster. */
@@ -153,9 +153,9 @@ constexpr float kSumUnit = 0.018581361171917516f; /* 2^-kHeadroom */
 static_assert(kHeadroom == 5.75f && kHeadroom - kAbove == 5.0f, "kSumUnit, and a power of two");
 constexpr float kNoReference = -1e30f;
 
-/* A block's word of flags: a byte of each warp of its QK group. Bits 0 and 1: the reference of a row rose, of the
- * warp's first 8 rows and of its last; the others are said by all four warps alike. Bits 5 and 6 are used by the
- * readers. */
+/* A block's word of flags: a byte of each warp of its QK group. Bits 0 and 1: the reference of a row rose that
+ * had one, of the warp's first 8 rows and of its last; the others are said by all four warps alike. Bits 5 and 6 are
+ * used by the readers. */
 constexpr uint32_t kFlagsChanged = 0x03030303u >> (64 - kRows) / 16 * 8;
 constexpr uint32_t kFlagMasked = 1u << 2;
 constexpr uint32_t kFlagLast = 1u << 3; /* of its unit */

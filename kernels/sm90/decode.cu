@@ -31,6 +31,7 @@ extern "C" __global__ void __cluster_dims__(MLA_SM90_CLUSTER, 1, 1) __launch_bou
                 store_shared_u32(window + smem::raises + 4 * i, 0);
         mbarrier_init_fence();
     }
+    __syncwarp();
     cluster_arrive_relaxed();
     grid_wait();
     /* Pages and Q are asked for at the same time, and who needs them waits for them. */
@@ -40,6 +41,7 @@ extern "C" __global__ void __cluster_dims__(MLA_SM90_CLUSTER, 1, 1) __launch_bou
     } else {
         if (tid >= 256 && first_unit(launch, 0) != first_unit(launch, 1))
             begin_unit(unit_at(launch, first_unit(launch, 0)), 0);
+        __syncwarp();
         cluster_wait();
     }
     if (tid < 256) {

@@ -13,7 +13,8 @@ namespace mla::sm90
 {
 
 /* Walks the pages of the cluster's units, one after the other; after the last page all entries are invalid. One thread
- * uses it, and keeps it in shared memory: registers are scarce. */
+ * at a time uses it: of a PV warp for the first pages, then of a QK warp, which sees it behind the first page of K. It
+ * is in shared memory: registers are scarce. */
 struct Cursor {
     uint64_t map;
     uint64_t ids;
@@ -126,8 +127,8 @@ __device__ __forceinline__ void begin_loads(const mla_sm90_launch &launch, Curso
     if (lane < 2 && map != 0)
         tensormap_acquire(map + lane * 128);
     cp_async_wait_all();
-    cluster_wait();
     __syncwarp();
+    cluster_wait();
     if (elect_one())
 #pragma unroll 1
         for (uint32_t g = 0; g < kStages; g++)

@@ -135,7 +135,7 @@ __device__ __forceinline__ bool any_above(uint32_t window, const Scores &S, floa
 }
 
 /* References of rows whose maximum is too far above them rise; what older sums are to be multiplied by goes into the
- * stage, for PV, and which rows these are into the group's word, as bits of flags. It is the group's turn. */
+ * stage, for PV, and which rows of these had one into the group's word, as bits of flags. It is the group's turn. */
 __device__ __forceinline__ void raise_references(uint32_t window, uint32_t factors, const Scores &S, float c)
 {
     const uint32_t t = thread_of_group(), warp = t >> 5, maxima = sums_of_warp(window, group(), 0, 0);
