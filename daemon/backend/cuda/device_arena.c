@@ -32,22 +32,22 @@ void cu_device_arena_init(struct cu_device_arena *arena, uint64_t base)
 {
     memset(arena, 0, sizeof *arena);
     arena->base = base;
-    arena->n_free = CU_CHUNKS;
+    arena->most = CU_CHUNKS;
 }
 
 uint64_t cu_device_arena_alloc(struct cu_device_arena *arena, size_t bytes)
 {
     size_t n = chunks_of(bytes);
-    if (n > arena->n_free) /* mostly so when there is no room; the rest is not looked through for each request */
+    if (n > arena->most)
         return 0;
     for (uint32_t end, first = next(arena, 0, false); first < CU_CHUNKS; first = next(arena, end, false)) {
         end = next(arena, first, true);
         if (end - first < n)
             continue;
         mark(arena, first, (uint32_t)n);
-        arena->n_free -= (uint32_t)n;
         return arena->base + (uint64_t)first * CU_CHUNK_BYTES;
     }
+    arena->most = (uint32_t)n - 1;
     return 0;
 }
 
@@ -56,5 +56,5 @@ void cu_device_arena_free(struct cu_device_arena *arena, uint64_t address, size_
     uint32_t first = (uint32_t)((address - arena->base) / CU_CHUNK_BYTES), n = (uint32_t)chunks_of(bytes);
     assert(first + n <= CU_CHUNKS && next(arena, first, false) >= first + n);
     mark(arena, first, n);
-    arena->n_free += n;
+    arena->most = CU_CHUNKS;
 }

@@ -11,7 +11,7 @@
 
 struct cu_device_arena {
     uint64_t base;
-    uint32_t n_free; /* chunks */
+    uint32_t most; /* no more chunks are side by side: so what was refused is not looked for again and again */
     uint64_t used[CU_CHUNKS / 64];
 };
 
