@@ -185,6 +185,23 @@ START_TEST(a_refusal_is_no_loss)
 }
 END_TEST
 
+/* What the copy reads and writes stays until it has ended; the fake driver looks. */
+START_TEST(closed_meanwhile)
+{
+    struct rig rig = cuda_rig();
+    struct pair p = pair_new(&rig, 5);
+    struct ticket t = ticket_of(p.from, p.to, p.bytes);
+    struct mla_fake_report before, now;
+    ck_assert(cuda_fake_report(&before));
+    ck_assert(cuda_fake_rules("copy=delay 200"));
+    rig_submit(&rig, &t);
+    WAIT_UNTIL(&rig, cuda_fake_report(&now) && now.calls[MLA_FAKE_copy] > before.calls[MLA_FAKE_copy]);
+    rig_close(&rig);
+    ck_assert(cuda_fake_report(&now));
+    ck_assert_uint_eq(now.allocations, 0);
+}
+END_TEST
+
 START_TEST(contract)
 {
     struct rig rig = cuda_rig();
@@ -414,6 +431,7 @@ MLA_SUITE(be_cuda_mirror)
     tcase_add_test(tc, one_at_a_time);
     tcase_add_test(tc, an_idle_thread_looks);
     tcase_add_test(tc, a_refusal_is_no_loss);
+    tcase_add_test(tc, closed_meanwhile);
     tcase_add_test(tc, contract);
     tc = mla_tcase(suite, "launches");
     tcase_add_loop_test(tc, the_address_changes, 0, 4);

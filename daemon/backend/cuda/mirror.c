@@ -18,6 +18,8 @@ CUresult cu_mirror_open(struct backend *be, const char **call)
 
 void cu_mirror_close(struct backend *be)
 {
+    if (be->mirrors && !be->lost) /* an exit that nobody waits for any longer leaves one under way */
+        cu_ok(be, be->cu.cuStreamSynchronize(be->mirrors), "cuStreamSynchronize");
     if (be->mirror_memory && !be->lost)
         cu_ok(be, be->cu.cuMemFree(be->mirror_memory), "cuMemFree");
     if (be->mirrors && !be->lost)
