@@ -395,8 +395,8 @@ static void render_state(struct out *o, const struct metrics_gauges *g)
     single(o, "mlad_published_caches", MLA_METRIC_GAUGE, "Published caches.", g->published);
     single(o, "mlad_attachments", MLA_METRIC_GAUGE, "Attachments to published caches.", g->attachments);
     single(o, "mlad_table_sets", MLA_METRIC_GAUGE, "Table sets held.", g->table_sets);
-    single(o, "mlad_table_mirror_bytes", MLA_METRIC_GAUGE, "Of their page tables, what has a copy on the device.",
-           g->mirror_bytes);
+    single(o, "mlad_table_mirror_bytes", MLA_METRIC_GAUGE,
+           "Of their page tables, what has a copy on the device or gets one.", g->mirror_bytes);
     family(o, "mlad_jobs", MLA_METRIC_GAUGE, "Jobs in flight, by state.", 4);
     sample(o, "", (double)g->jobs_waiting, "state=\"waiting\"");
     sample(o, "", (double)g->jobs_queued, "state=\"queued\"");

@@ -81,7 +81,7 @@ static int open_memory(struct backend *be, struct mla_error *err)
         r = cu_mirror_open(be, &call);
     if (r != CUDA_SUCCESS)
         return cu_refuse(be, err, r, call, MLA_OUT_OF_MEMORY, "workspace_bytes",
-                         "no memory for the workspace or the pinned host memory");
+                         "no memory for the workspace, copies of page tables or pinned host memory");
     be->arena_offset = (int64_t)((uint64_t)device - (uint64_t)(uintptr_t)be->arena_memory);
     cu_arena_init(&be->arena, be->arena_memory, be->options.host_bytes);
     return cu_slots_open(be, err);
