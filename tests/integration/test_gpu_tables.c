@@ -151,10 +151,9 @@ static struct worker_job layers[STEP_JOBS];
 static struct mla_template *template;
 
 /* Of the pages of from, for all layers. */
-static void step(const struct worker_job *from)
+static mla_request_id step_begin(const struct worker_job *from)
 {
     struct mla_step_args args;
-    struct mla_step_result result;
     mla_request_id request;
     mla_step_args_init(&args);
     args.tables = from->tables.id;
@@ -163,6 +162,12 @@ static void step(const struct worker_job *from)
         worker_job_poison(&layers[i]);
     worker_ok(client, mla_step_submit(template, &args, NULL, NULL, &request));
     worker_expect(client, mla_dispatch(client, 0), MLA_PENDING);
+    return request;
+}
+
+static void step_run(const struct worker_job *from, mla_request_id request)
+{
+    struct mla_step_result result;
     for (int i = 0; i < STEP_JOBS; i++) {
         mla_word_store(mla_sync_word(layers[i].page, 0), 1);
         WAIT_FOR(mla_word_load(mla_sync_word(layers[i].page, 1)) == 1, 10000 * TEST_SLOW);
@@ -174,6 +179,11 @@ static void step(const struct worker_job *from)
         worker_job_pull(&layers[i]);
         worker_job_check(&layers[i]);
     }
+}
+
+static void step(const struct worker_job *from)
+{
+    step_run(from, step_begin(from));
 }
 
 static void step_until_copied(const struct worker_job *from)
@@ -202,7 +212,7 @@ static int steps(struct peer *parent, void *arg)
     const struct worker_shape shape = {
         .heads = 8, .n_seqs = 2, .q_len = {2, 1}, .kv_len = {300, 170}, .sync = true, .seed = 6};
     struct mla_decode_args args[STEP_JOBS];
-    struct worker_job other;
+    struct worker_job other, late;
     (void)parent;
     (void)arg;
     begin("steps");
@@ -232,10 +242,20 @@ static int steps(struct peer *parent, void *arg)
         step_until_copied(&other);
         step_names_the_copy(&other);
     }
+    /* It goes while a step reads it: until that has ended, what comes lies elsewhere. */
+    mla_request_id request = step_begin(&other);
+    drop(&other);
+    job_new(&late, 8);
+    run_until_copied(&late);
+    ck_assert_double_eq(bytes_copied(client), 3 * ENTRIES * sizeof(uint32_t));
+    step_run(&other, request);
+    WAIT_FOR(bytes_copied(client) == 2 * ENTRIES * sizeof(uint32_t), 5000 * TEST_SLOW);
+    put_others(&other, 3);
     ck_assert_int_eq(mla_template_close(template, WORKER_TIMEOUT_US), MLA_OK);
     for (int i = 0; i < STEP_JOBS; i++)
         worker_job_free(client, &layers[i]);
     worker_job_free(client, &other);
+    worker_job_free(client, &late);
     ck_assert_double_eq(bytes_copied(client), 0);
     return end();
 }
