@@ -233,12 +233,12 @@ START_TEST(plans_stay_as_they_are)
 {
     struct test_random random = {.state = 77};
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (int round = 0; round < 3000; round++) {
+    for (int round = 0; round < 600; round++) {
         hash_ragged(&random, &hash);
         hash_alike(&random, &hash);
         hash_few(&random, &hash);
     }
-    ck_assert_uint_eq(hash, UINT64_C(0x56a9dd05de1bc2b1));
+    ck_assert_uint_eq(hash, UINT64_C(0x9844fd602505a736));
 }
 END_TEST
 
