@@ -29,7 +29,7 @@ stage_packages() {
 }
 
 stage_dev() { # every test, the lints among them
-  configure_and_build dev && run_ctest dev
+  configure_and_build dev && run_ctest dev -j"$((jobs + 1))" # many wait for another process
 }
 
 has_nvcc() { # of a configured build
